@@ -70,14 +70,18 @@ pub const TUNNEL_NODES: usize = 5_000;
 /// Tunnels of one node: that in use, those whose last streams go on, and one through a balancer in front of the server.
 /// The oldest ends for a further one.
 pub const TUNNELS_OF_NODE: usize = 4;
-/// The time in which direct dialing has to reach a kubelet whose node has a tunnel, before that is used.
+/// Connections to pods in one tunnel: half of all, so that those who use proxies leave some for logs and exec.
+pub const TUNNEL_POD_STREAMS: usize = userspace_daemon::limits::TUNNEL_STREAMS / 2;
+/// The time in which direct dialing has to reach a kubelet or a pod whose node has a tunnel, before that is used.
 pub const DIRECT_BEFORE_TUNNEL: Duration = Duration::from_secs(1);
 /// A node for which its tunnel was needed is not dialled directly for this long.
 pub const DIRECT_RETRY: Duration = Duration::from_secs(300);
-/// The time to reach a kubelet through the tunnels of its node, with TLS.
+/// The time to reach a kubelet or a pod through the tunnels of its node, with TLS.
 pub const TUNNEL_DIAL: Duration = Duration::from_secs(6);
-/// The time of a node to answer in one tunnel; it has 3 s to reach its kubelet.
+/// The time of a node to answer in one tunnel; it has 3 s to reach its kubelet or its pod.
 pub const TUNNEL_ANSWER: Duration = Duration::from_secs(4);
+/// The time of TLS in one tunnel, so that one in which it hangs leaves some for an older one.
+pub const TUNNEL_SECURE: Duration = Duration::from_secs(3);
 /// The client of a tunnel has this long to take the answer that switches protocols.
 pub const TUNNEL_SWITCH: Duration = Duration::from_secs(10);
 /// Bytes of the head of an answer of a node or pod.
@@ -142,7 +146,7 @@ pub const HELD_BY_STREAM: usize = 4 * 1024;
 /// Charged for each connection to a pod, while a request through a proxy lasts: its buffers, and a file that
 /// is open.
 pub const HELD_BY_BACKEND: usize = 128 * 1024;
-/// Charged for each connection to a kubelet through a tunnel, while it lasts: what may wait in its stream, both ways.
+/// Charged for each connection through a tunnel, while it lasts: what may wait in its stream, both ways.
 pub const HELD_BY_TUNNELED: usize =
     userspace_daemon::limits::TUNNEL_STREAM_WINDOW as usize + userspace_daemon::limits::TUNNEL_SEND_BUFFER;
 /// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes

@@ -26,6 +26,7 @@ use crate::respond;
 use crate::respond::Answer;
 use crate::respond::Shared;
 use crate::server::Server;
+use crate::streams::Destination;
 use crate::verbs::unknown;
 use apiserver_cache::form::Format;
 
@@ -378,7 +379,12 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
 
 fn tunnels(server: &Server) -> metrics::Tunnels {
     let Ok(kubelets) = server.kubelets() else { return metrics::Tunnels::default() };
-    metrics::Tunnels { open: kubelets.tunnels().open(), dials: kubelets.tunnels().dials() }
+    let tunnels = kubelets.tunnels();
+    metrics::Tunnels {
+        open: tunnels.open(),
+        kubelets: tunnels.dials(Destination::Kubelet),
+        pods: tunnels.dials(Destination::Pod),
+    }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -173,7 +173,15 @@ impl Server {
         custom::observe(&caches, &custom);
         let in_flight = [config.reads_in_flight, config.writes_in_flight];
         Ok(Arc::new(Self {
-            objects: Objects::new(store, registry, caches, custom, (ambient, metrics), config.event_ttl),
+            objects: Objects::new(
+                store,
+                registry,
+                caches,
+                custom,
+                (ambient, metrics),
+                config.kubelets.clone(),
+                config.event_ttl,
+            ),
             access,
             clients: Clients::new(in_flight, config.connections),
             addresses,

@@ -44,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 mod log_sockets;
 mod node_tunnels;
 mod proxies;
+mod webhooks;
 mod workloads;
 
 const STDOUT: u8 = 1;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::{SocketAddr, UdpSocket},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -76,6 +77,30 @@ impl Agent {
                 (!state.gone, state.pod.metadata.deletion_timestamp.is_none())
             })
             .cloned()
+    }
+
+    /// Shows the pods to those who have the configuration, for as long as the kubelet runs.
+    pub(crate) fn show_pods(self: &Arc<Self>) {
+        let running = Arc::downgrade(self);
+        let has = move |address| running.upgrade().is_some_and(|agent| agent.has_pod_at(address));
+        self.config.own_pods.become_those_of(has);
+    }
+
+    /// Returns `true` if `address` is that of a pod that has a ready sandbox on this node.
+    pub(crate) fn has_pod_at(&self, address: SocketAddr) -> bool {
+        let host_ips = pod::address::read(&self.host_ips);
+        // The address of the node may be that of a router in front of it, which is another machine from here.
+        if host_ips.contains(&address.ip()) && UdpSocket::bind((address.ip(), 0)).is_err() {
+            return false;
+        }
+        let tracked_pods: Vec<_> = self.tracked_pods().values().cloned().collect();
+        tracked_pods.iter().any(|tracked| {
+            let state = tracked.state();
+            let sandbox = state.runtime.ready_sandbox().filter(|_| !state.gone);
+            sandbox.is_some_and(|sandbox| {
+                pod::address::is_at(&state.pod, &pod::address::read(&sandbox.ips), &host_ips, address)
+            })
+        })
     }
 
     /// Returns the labels of the Node, including those set by others; `None` before the Node is known.

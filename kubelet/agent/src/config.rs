@@ -6,7 +6,7 @@ use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
 use userspace_daemon::tls::CertificateAndKey;
 
-use crate::{certificates::Serving, eviction::Thresholds, pod::resolv::ClusterDns};
+use crate::{certificates::Serving, eviction::Thresholds, own_pods::OwnPods, pod::resolv::ClusterDns};
 
 /// Settings of one kubelet.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct Config {
     /// Authority that signs the certificates of the clients of the node's server. Without it all clients are
     /// refused.
     pub client_authority: Option<ClientAuthority>,
+    /// Shows the kubelet's pods to others once it runs.
+    pub own_pods: OwnPods,
 }
 
 /// Returns the user that a client certificate (DER) names, if it names one. The certificate has already been
@@ -72,6 +74,7 @@ impl Config {
             serving: None,
             rotated_serving: None,
             client_authority: None,
+            own_pods: OwnPods::default(),
         }
     }
 }

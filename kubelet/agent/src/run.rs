@@ -100,6 +100,7 @@ pub async fn run(
         machine,
         ambient,
     });
+    agent.show_pods();
     query_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;
@@ -115,8 +116,7 @@ pub async fn run(
     tasks.spawn(logs::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(storage::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
-    let pods = informers.select::<Pod>(selection);
-    tasks.spawn(manager::run(agent, pods, shutdown));
+    tasks.spawn(manager::run(agent, informers.select::<Pod>(selection), shutdown));
     while tasks.join_next().await.is_some() {}
     Ok(())
 }

@@ -148,6 +148,41 @@ async fn a_job_succeeds_and_its_sandbox_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_are_shown_at_their_addresses_while_their_sandboxes_run() {
+    let mut node = Node::new();
+    let at = |node: &Node, address: &str| node.own_pods.have(address.parse().unwrap());
+    assert!(!at(&node, "10.9.0.2:80"));
+    node.api.create_pod("p", one("web"));
+    node.api.until_ready("p").await;
+    assert!(at(&node, "10.9.0.2:80") && at(&node, "10.9.0.2:22"));
+    for other in ["10.9.0.3:80", "10.9.1.2:80", "192.0.2.1:80", "127.0.0.1:80", "169.254.169.254:80"] {
+        assert!(!at(&node, other), "{other}");
+    }
+    // The status of one that has finished goes on naming its address, which may be another pod's by now.
+    node.runtime
+        .set_behaviour("job", Behaviour { exits: Some((Duration::from_secs(2), 0)), ..Behaviour::default() });
+    let mut spec = one("job");
+    spec["restartPolicy"] = json!("Never");
+    node.api.create_pod("j", spec);
+    node.api.until("j", "running", |pod| pod["status"]["phase"] == "Running").await;
+    assert!(at(&node, "10.9.0.3:80"));
+    node.api.until("j", "done", |pod| pod["status"]["phase"] == "Succeeded").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(node.api.pod("j")["status"]["podIP"], "10.9.0.3");
+    assert!(!at(&node, "10.9.0.3:80"));
+    // The pods of a kubelet that has ended are not known; the next one finds them.
+    node.stop().await;
+    assert!(!at(&node, "10.9.0.2:80"));
+    node.start();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(at(&node, "10.9.0.2:80"));
+    node.api.delete_pod("p", 0);
+    node.api.until_gone("p").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!at(&node, "10.9.0.2:80"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_missing_config_map_blocks_the_pod_until_it_exists() {
     let node = Node::new();
     let mut spec = one("web");

@@ -26,6 +26,8 @@ pub struct ControlNodes<'a> {
     programs: Programs,
     /// Flags of the pod network, for all nodes.
     flags: Vec<String>,
+    /// Flags of the store, for the first node.
+    store: Vec<String>,
     /// By node.
     running: BTreeMap<usize, Process>,
     /// Nothing is left to remove.
@@ -35,8 +37,20 @@ pub struct ControlNodes<'a> {
 impl<'a> ControlNodes<'a> {
     /// Starts all nodes, and waits until all of them are ready.
     pub fn start(bed: &'a Bed, programs: Programs, roles: Roles, flags: &[&str]) -> Result<Self> {
+        let store = ["--store", "etcd", "--etcd-start"].map(str::to_owned).to_vec();
+        Self::start_on(bed, programs, roles, store, flags)
+    }
+
+    /// Does so with other flags of the store for the first node.
+    pub fn start_on(
+        bed: &'a Bed,
+        programs: Programs,
+        roles: Roles,
+        store: Vec<String>,
+        flags: &[&str],
+    ) -> Result<Self> {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut nodes = Self { bed, programs, flags, running: BTreeMap::new(), down: false };
+        let mut nodes = Self { bed, programs, flags, store, running: BTreeMap::new(), down: false };
         nodes.bring_up(roles).with_context(|| nodes.logs())?;
         Ok(nodes)
     }
@@ -75,7 +89,7 @@ impl<'a> ControlNodes<'a> {
             return self.join(node, &[]);
         }
         let mut command = node.on(&self.programs.hawser);
-        command.args(["up", "--store", "etcd", "--etcd-start"]);
+        command.arg("up").args(&self.store);
         self.run(node, command)
     }
 
@@ -197,7 +211,8 @@ impl<'a> ControlNodes<'a> {
     /// Removes what the nodes of a bed left behind whose process was killed.
     pub fn clear(bed: &'a Bed, programs: Programs) -> Result<()> {
         bed.nodes.iter().try_for_each(Node::kill_all)?;
-        Self { bed, programs, flags: Vec::new(), running: BTreeMap::new(), down: false }.remove()
+        let (flags, store, running) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { bed, programs, flags, store, running, down: false }.remove()
     }
 
     /// Returns the ends of all logs.

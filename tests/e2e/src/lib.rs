@@ -5,6 +5,7 @@
 pub mod bed;
 pub mod cluster;
 pub mod control_nodes;
+pub mod etcd;
 pub mod image;
 pub mod lab;
 pub mod load;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests_e2e::bed::Place;
 use tests_e2e::control_nodes::{ControlNodes, Roles};
+use tests_e2e::etcd::Etcd;
 use tests_e2e::nodes::Programs;
 use tests_e2e::{Bed, echo_image, eventually, hawser, output};
 
@@ -47,6 +48,63 @@ fn control_node_without_a_member_uses_the_etcd_of_others() -> Result<()> {
     ensure!(said.contains("node-2 has left"), "{said}");
     nodes.kubectl(1, &["get", "configmap", "there"])?;
     nodes.down()
+}
+
+/// The etcd is not Hawser's, and wants client certificates: the second control node gets one with the keys.
+#[test]
+#[ignore = "needs root, containerd, etcd and kubectl: cargo xtask test"]
+fn control_nodes_share_an_etcd_that_hawser_did_not_start() -> Result<()> {
+    let bed = Bed::new(&[Place::Switch; 2])?;
+    let etcd = Etcd::start(&bed)?;
+    let programs = Programs { hawser: hawser()?, echo_image: echo_image()? };
+    let roles = Roles { control: 2, members: 0 };
+    let mut nodes = ControlNodes::start_on(&bed, programs, roles, etcd.flags(), &[])?;
+    let outcome = on_foreign_etcd(&mut nodes);
+    if outcome.is_err() {
+        println!("{}", nodes.logs());
+    }
+    outcome?;
+    nodes.down()
+}
+
+fn on_foreign_etcd(nodes: &mut ControlNodes<'_>) -> Result<()> {
+    let bed = nodes.bed;
+    let mut words = nodes.token(&["--control-plane"])?;
+    ensure!(words.iter().all(|word| word != "--etcd-start"), "{words:?}");
+    words.push("--etcd-start".to_owned());
+    let text = nodes.refusal(&bed.nodes[1], &words)?;
+    ensure!(text.contains("the etcd of this cluster is not hawser's: leave it out"), "{text}");
+    nodes.kubectl(2, &["create", "configmap", "there"])?;
+    nodes.kubectl(1, &["get", "configmap", "there"])?;
+    for number in [1, 2] {
+        ensure!(!nodes.data_dir(number).join("etcd").exists(), "node {number} has a member");
+    }
+    private(&nodes.data_dir(2).join("pki/etcd"))?;
+
+    // Neither needs the other, nor is the first one special.
+    nodes.kill(&bed.nodes[0])?;
+    nodes.kubectl(2, &["create", "configmap", "alone"])?;
+    nodes.replace(&bed.nodes[1])?;
+    eventually("the second node to be back", || Ok(nodes.kubectl(2, &["get", "configmap", "alone"]).ok()))?;
+    nodes.restart(&bed.nodes[0])?;
+    eventually("the first node to be back", || Ok(nodes.kubectl(1, &["get", "configmap", "alone"]).ok()))?;
+    eventually("both servers to be listed", || {
+        let slice = nodes.json(2, &["get", "endpointslice", "kubernetes"])?;
+        Ok(slice["endpoints"].as_array().filter(|all| all.len() == 2).map(drop))
+    })?;
+    let said = nodes.leave(&bed.nodes[0])?;
+    ensure!(said.contains("node-1 has left"), "{said}");
+    ensure!(nodes.kubectl(2, &["get", "node", "node-1"]).is_err(), "the Node is still there");
+    nodes.kubectl(2, &["create", "configmap", "after"])?;
+    // The keys of the cluster would go with the last one.
+    eventually("the first server to be forgotten", || {
+        let slice = nodes.json(2, &["get", "endpointslice", "kubernetes"])?;
+        Ok(slice["endpoints"].as_array().filter(|all| all.len() == 1).map(drop))
+    })?;
+    let refused = nodes.leave(&bed.nodes[1]);
+    let text = format!("{:#}", refused.err().context("the last control node has left")?);
+    ensure!(text.contains("the keys of the cluster would go with this machine"), "{text}");
+    nodes.kubectl(2, &["get", "configmap", "after"]).map(drop)
 }
 
 fn story(nodes: &mut ControlNodes<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 //! notices about the network, and the memory of the process.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod addresses;
 pub mod heap;
 pub mod limits;
 mod listener;

@@ -135,7 +135,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     // The certificate of the kubeconfig is for somebody else to replace.
     let (_, renewed) = watch::channel(());
     let server = watch::Sender::new(server(&kubeconfig).into_iter().collect());
-    let tunnels = node::tunnels(&node, kubelet.port, kubeconfig, (server.subscribe(), renewed), &around);
+    let tunnels = node::tunnels(&node, &kubelet, kubeconfig, (server.subscribe(), renewed), &around);
     let outcome = kubelet.ended.await.context("the kubelet failed")?;
     stop.cancel();
     tunnels.await.context("the tunnel to the API server failed")?;

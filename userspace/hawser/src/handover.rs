@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -71,6 +72,14 @@ impl Offer {
                 data_dir.display()
             )
         };
+        if !record.etcd_started
+            && let Some(url) = record.etcd_servers.iter().find(|url| is_loopback(url))
+        {
+            bail!(
+                "other machines cannot reach etcd at {url}: start `hawser up` with --etcd-servers that have an address of \
+                 the network"
+            );
+        }
         let key = SealingKey::generate().context("cannot make a key")?;
         Ok(Self { handover: Handover::of(data_dir, record)?, key })
     }
@@ -96,6 +105,13 @@ impl Offer {
         api.create(&post, &binding).await.with_context(|| cannot("RoleBinding"))?;
         Ok(())
     }
+}
+
+/// Returns whether a URL leads to the machine itself, wherever it is read.
+fn is_loopback(url: &str) -> bool {
+    let uri = url.parse::<http::Uri>().ok();
+    let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn name(token: &str) -> String {
@@ -293,6 +309,48 @@ mod tests {
         }
         assert!(!to.path().join("pki/admin.key").exists());
         assert_eq!(fs::metadata(to.path().join(PKI)).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn etcd_that_is_not_hawsers_is_handed_over_with_the_certificate_of_its_clients_unless_it_is_on_loopback()
+    {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        control_node(from.path());
+        let files = ["authority.pem", "client.pem", "client-key.pem"].map(|name| from.path().join(name));
+        for file in &files {
+            fs::write(file, file.file_name().unwrap().as_encoded_bytes()).unwrap();
+        }
+        let record = |url: &str| ControlPlane {
+            etcd_servers: vec![url.to_owned()],
+            etcd_started: false,
+            etcd_files: files.clone().map(Some),
+            member: None,
+            ..record()
+        };
+        let handover = Handover::of(from.path(), record("https://192.0.2.9:2379")).unwrap();
+        handover.write(to.path()).unwrap();
+        for (name, content) in
+            [("ca.crt", "authority.pem"), ("client.crt", "client.pem"), ("client.key", "client-key.pem")]
+        {
+            let path = to.path().join(ETCD).join(name);
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        }
+        assert!(!to.path().join("pki/etcd/ca.key").exists(), "the authority signs for nobody here");
+        let flags = crate::etcd::flags_of(&handover.record, to.path());
+        assert_eq!(flags.etcd_servers, ["https://192.0.2.9:2379"]);
+        assert_eq!(flags.etcd_certfile, Some(to.path().join("pki/etcd/client.crt")));
+
+        let offer = |url: &str| {
+            record(url).write(from.path()).unwrap();
+            Offer::new(Some(from.path()), Duration::from_secs(3600)).map(|offer| offer.join_flags())
+        };
+        let flags = offer("https://192.0.2.9:2379").unwrap();
+        assert!(!flags.contains("--etcd-start"), "{flags}");
+        for url in ["http://127.0.0.1:2379", "https://localhost:2379", "https://[::1]:2379"] {
+            let error = offer(url).unwrap_err().to_string();
+            assert!(error.contains("other machines cannot reach etcd") && error.contains(url), "{error}");
+        }
     }
 
     #[test]

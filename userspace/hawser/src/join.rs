@@ -124,7 +124,7 @@ async fn member(
     let kubelet =
         node::kubelet(&node, &directories, &runtime, tls, names, cri, client.clone(), &around).await?;
     let listed = (servers.listed(), renewed);
-    let tunnels = node::tunnels(&node, kubelet.port, membership.kubeconfig(), listed, &around);
+    let tunnels = node::tunnels(&node, &kubelet, membership.kubeconfig(), listed, &around);
     tasks.add("tunnels to API servers", async move { tunnels.await.context("panicked") });
     tasks.add("kubelet", async move { kubelet.ended.await.context("panicked")? });
     let ready = async {

@@ -1,5 +1,6 @@
 //! `hawser leave` on one of several control nodes: takes its member out of etcd, and the machine out of the cluster.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::control_plane::ControlPlane;
-use crate::data_dir::{DataDir, Leaving};
+use crate::data_dir::{self, DataDir, Leaving};
 use crate::join_args::Leave;
 use crate::leave::{delete_node, drain_node, node_name, stop_holder};
 use crate::{api_servers, discovery, down, etcd, leave};
@@ -23,7 +24,9 @@ const DELETE_PAUSE: Duration = Duration::from_secs(2);
 /// Takes the machine out of its cluster, whichever kind of node it is.
 pub async fn run(args: Leave) -> Result<()> {
     match ControlPlane::read(&args.data_dir)? {
-        Some(record) if is_one_of_several(&record) => Box::pin(leave_cluster(args, record)).await,
+        Some(record) if is_one_of_several(&record) || others_live(&args, &record).await? => {
+            Box::pin(leave_cluster(args, record)).await
+        }
         _ => leave::run(args).await,
     }
 }
@@ -31,6 +34,36 @@ pub async fn run(args: Leave) -> Result<()> {
 /// Returns whether there is a cluster without this machine: it joined one, or others joined what `up` runs here.
 fn is_one_of_several(record: &ControlPlane) -> bool {
     record.joined.is_some() || record.member.is_some() && !record.etcd_servers.is_empty()
+}
+
+/// Returns whether other control nodes live beside one that runs `up` on an etcd that is not Hawser's, which does not list
+/// them; or whether an earlier `leave` has found that.
+async fn others_live(args: &Leave, record: &ControlPlane) -> Result<bool> {
+    if record.member.is_some() {
+        return Ok(false);
+    }
+    if data_dir::leaving(&args.data_dir)?.is_some_and(|leaving| leaving.joined) {
+        return Ok(true);
+    }
+    if let Some(servers) = own_list(&args.data_dir).await {
+        return Ok(servers.len() > 1);
+    }
+    // The server of this machine does not answer, so that one that does is another.
+    let Some(file) = &args.kubeconfig else { return Ok(false) };
+    let servers = api_servers::living(&connect(file, "hawser").await?).await;
+    Ok(!servers.context("no answer from the server of --kubeconfig")?.is_empty())
+}
+
+/// Returns the API servers that live, as the one of this machine knows them; `None` if it does not answer.
+async fn own_list(data_dir: &Path) -> Option<Vec<String>> {
+    let client = connect(&data_dir.join("kubeconfig.yaml"), "hawser").await.ok()?;
+    tokio::time::timeout(discovery::REQUEST, api_servers::living(&client)).await.ok()?.ok()
+}
+
+/// Returns whether the keys of the cluster would go with this machine, whose etcd is not Hawser's: no other control node
+/// lives, as far as its API server knows.
+fn is_last(record: &ControlPlane, living: Option<&[String]>) -> bool {
+    !record.etcd_started && record.member.is_none() && living.is_some_and(|servers| servers.len() <= 1)
 }
 
 /// Drains the node if that is asked for, stops its components, removes its member of etcd and what they made, and
@@ -41,11 +74,15 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     if record.member.is_some() && record.etcd_servers.is_empty() {
         bail!("this machine has the last member of etcd, and with it all objects: use `hawser down`");
     }
+    let living = own_list(&data_dir).await;
+    if is_last(&record, living.as_deref()) {
+        bail!(
+            "no other control node runs, and the keys of the cluster would go with this machine: start another one, or \
+             use `hawser down`"
+        );
+    }
     let own = connect(&data_dir.join("kubeconfig.yaml"), "hawser").await;
-    let mut known = match &own {
-        Ok(client) => api_servers::living(client).await.unwrap_or_default(),
-        Err(_) => Vec::new(),
-    };
+    let mut known = living.unwrap_or_default();
     known.extend(beside_members(&record, record.up(&data_dir)?.api_port));
     known.sort_unstable();
     known.dedup();
@@ -165,6 +202,13 @@ mod tests {
         assert!(is_one_of_several(&ControlPlane { etcd_servers: others.clone(), ..alone.clone() }));
         // The etcd of others says nothing of other control nodes.
         assert!(!is_one_of_several(&ControlPlane { etcd_servers: others, member: None, ..alone.clone() }));
+        let own = "https://192.0.2.1:6443".to_owned();
+        let external =
+            ControlPlane { etcd_started: false, etcd_servers: Vec::new(), member: None, ..alone.clone() };
+        assert!(is_last(&external, Some(std::slice::from_ref(&own))), "the keys would go");
+        assert!(!is_last(&external, Some(&[own.clone(), "https://192.0.2.2:6443".to_owned()])));
+        assert!(!is_last(&external, None), "it does not run");
+        assert!(!is_last(&alone, Some(&[own])), "its etcd decides");
         let joined = Some(Joined { node_name: "b".to_owned() });
         let several = ControlPlane { joined, member: None, ..alone };
         assert!(is_one_of_several(&several));

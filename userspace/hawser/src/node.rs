@@ -13,7 +13,7 @@ use kube::Client;
 use kubelet_agent::certificates::Serving;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
-use kubelet_agent::{ClientAuthority, ClusterDns, LinuxMachine};
+use kubelet_agent::{ClientAuthority, ClusterDns, LinuxMachine, OwnPods};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -304,6 +304,8 @@ pub struct RunningKubelet {
     pub ended: JoinHandle<Result<()>>,
     /// The port of its server.
     pub port: u16,
+    /// Its pods.
+    pub pods: OwnPods,
 }
 
 /// Runs the kubelet until shutdown.
@@ -324,6 +326,7 @@ pub async fn kubelet(
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
     let port = listener.local_addr().context("the listener of the node server has no address")?.port();
+    let pods = OwnPods::default();
     let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
     let config = kubelet_agent::Config {
         node_ips: node.ips.clone(),
@@ -334,26 +337,28 @@ pub async fn kubelet(
         serving: tls.serving,
         rotated_serving: tls.rotated,
         client_authority: tls.client_ca.map(|pem| ClientAuthority { pem, identify }),
+        own_pods: pods.clone(),
         ..kubelet_agent::Config::new(&node.name)
     };
     let machine = Arc::new(directories.machine()?);
     let listeners = kubelet_agent::Listeners { node: Some(listener), health: None };
     let run = kubelet_agent::run(config, client, runtime, machine, ambient, listeners, stop);
     let ended = tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") });
-    Ok(RunningKubelet { ended, port })
+    Ok(RunningKubelet { ended, port, pods })
 }
 
-/// Keeps tunnels to API servers (`HOST:PORT`) until shutdown, by which those reach the kubelet at `port` that cannot dial
-/// the node. `renewed` changes when the certificate in the kubeconfig was replaced.
+/// Keeps tunnels to API servers (`HOST:PORT`) until shutdown, by which those reach the kubelet and its pods that cannot
+/// dial the node. `renewed` changes when the certificate in the kubeconfig was replaced.
 pub fn tunnels(
     node: &Node,
-    port: u16,
+    kubelet: &RunningKubelet,
     kubeconfig: PathBuf,
     (servers, renewed): (watch::Receiver<Vec<String>>, watch::Receiver<()>),
     around: &Surroundings<'_>,
 ) -> JoinHandle<()> {
     let (node, ambient) = (node.name.clone(), around.ambient.clone());
-    let tunnels = kubelet_agent::Tunnels { node, port, kubeconfig, servers, renewed, ambient };
+    let (port, pods) = (kubelet.port, kubelet.pods.clone());
+    let tunnels = kubelet_agent::Tunnels { node, port, pods, kubeconfig, servers, renewed, ambient };
     tokio::spawn(tunnels.run(around.stop.clone()))
 }
 

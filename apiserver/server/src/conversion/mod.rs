@@ -15,12 +15,15 @@ use apiserver_structural::CustomShape;
 use serde_json::Value;
 
 use crate::metrics::Metrics;
+use crate::streams::Kubelets;
 
 /// The parts of a server that a call of a webhook needs.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
-    /// The Services, for their addresses.
+    /// The Services and their EndpointSlices.
     pub caches: &'a Caches,
+    /// The ways to pods; without it they are dialled directly.
+    pub kubelets: Option<&'a Kubelets>,
     pub metrics: &'a Metrics,
     /// For the uid of a review.
     pub ambient: &'a Ambient,

@@ -26,8 +26,11 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use super::Caller;
+use crate::clients::budget::Budget;
 use crate::limits;
 use crate::metrics::WebhookFailure;
+use crate::streams;
+use crate::streams::{NodeStream, OwnAddresses, Peer, endpoint};
 
 /// Maximum time of a webhook for one review.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(30);
@@ -105,7 +108,7 @@ async fn review(
         "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
     });
     let place = Place::of(caller, webhook)?;
-    let call = place.post(request.to_string().into());
+    let call = place.post(caller, request.to_string().into());
     let answer = tokio::time::timeout(REVIEW_TIMEOUT, call)
         .await
         .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
@@ -216,12 +219,19 @@ fn restored(before: &Value, mut after: Value, wanted: &str, kind: &str) -> Resul
     Ok(after)
 }
 
+/// The server of a webhook.
+#[derive(Debug, PartialEq, Eq)]
+enum Server {
+    /// Host name or address, and port.
+    Host(String, u16),
+    /// An endpoint of a Service.
+    Endpoint(Peer),
+}
+
 /// The address of a webhook.
 struct Place {
     url: String,
-    /// The host that the connection is made to.
-    host: String,
-    port: u16,
+    server: Server,
     /// The name that the certificate must have.
     name: String,
     target: String,
@@ -243,27 +253,26 @@ impl Place {
             return Ok(Self {
                 url: url.to_owned(),
                 name: host.clone(),
-                port: uri.port_u16().unwrap_or(443),
+                server: Server::Host(host, uri.port_u16().unwrap_or(443)),
                 target: uri.path_and_query().map_or("/".to_owned(), ToString::to_string),
-                host,
                 roots,
             });
         }
         let text = |field: &str| meta::text(&config["service"], field);
         let (namespace, service) = (text("/namespace"), text("/name"));
         let port = config["service"]["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443);
-        let host = address(caller, namespace, service, port)?;
+        let server = server(caller, namespace, service, port)?;
         let target = format!("/{}", text("/path").trim_start_matches('/'));
         let name = format!("{service}.{namespace}.svc");
-        Ok(Self { url: format!("https://{name}:{port}{target}"), host, port, name, target, roots })
+        Ok(Self { url: format!("https://{name}:{port}{target}"), server, name, target, roots })
     }
 
     /// Sends a review and gives the answer's body.
-    async fn post(&self, body: Bytes) -> Result<Bytes, ConversionError> {
+    async fn post(&self, caller: Caller<'_>, body: Bytes) -> Result<Bytes, ConversionError> {
         let failed = |why: &dyn std::fmt::Display| {
             ConversionError::Call(format!("Post \"{}?timeout=30s\": {why}", self.url))
         };
-        let stream = self.connect().await.map_err(|error| failed(&error))?;
+        let stream = self.connect(caller).await.map_err(|error| failed(&error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
         let most = largest_answer(body.len());
@@ -298,7 +307,11 @@ impl Place {
         }
     }
 
-    async fn connect(&self) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    /// Connects, over TLS with the server itself also where a tunnel leads to it.
+    async fn connect(
+        &self,
+        caller: Caller<'_>,
+    ) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn NodeStream>>> {
         let invalid =
             |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
         let mut roots = RootCertStore::empty();
@@ -321,29 +334,56 @@ impl Place {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(self.name.clone()).map_err(|error| invalid(&error))?;
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
+        let stream = match &self.server {
+            Server::Host(host, port) => direct(host, *port).await?,
+            Server::Endpoint(peer) => to_endpoint(caller, peer).await?,
+        };
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 }
 
-/// Returns the address of a Service for the server itself: its cluster address, or its external name.
-fn address(caller: Caller<'_>, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
+async fn direct(host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(Box::new(stream))
+}
+
+/// Connects to an endpoint of a Service, through the tunnel of its node where it cannot be dialled. The number of such
+/// connections is that of the requests that may be in flight, and each tunnel has a limit of its own.
+async fn to_endpoint(caller: Caller<'_>, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
+    let Some(kubelets) = caller.kubelets else { return direct(&peer.host, peer.port).await };
+    // A webhook may be beside the API server, and may even be the API server: who configures webhooks decides.
+    let (own, budget) = (OwnAddresses::default(), Budget::default());
+    let caller = streams::Caller { kubelets, own: &own, budget: &budget };
+    caller.stream(peer, false).await.map_err(|error| {
+        let node = if peer.node.is_empty() { String::new() } else { format!(" on node {:?}", peer.node) };
+        io::Error::other(format!("dial tcp {}{node}: {}", peer.authority(), error.why()))
+    })
+}
+
+/// Returns the server of a Service: its external name, or one of its endpoints.
+fn server(caller: Caller<'_>, namespace: &str, name: &str, port: u16) -> Result<Server, ConversionError> {
     let missing =
         |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
     let services = caller.caches.cache("", "v1", "services").ok_or_else(|| missing("not served"))?;
     let entry = services.get(&format!("{namespace}/{name}")).ok_or_else(|| missing("not found"))?;
     let service: Value = serde_json::from_slice(&entry.object()).unwrap_or_default();
     if service["spec"]["type"] == "ExternalName" {
-        return Ok(meta::text(&service, "/spec/externalName").to_owned());
+        return Ok(Server::Host(meta::text(&service, "/spec/externalName").to_owned(), port));
     }
-    if !meta::list(&service, "/spec/ports").iter().any(|known| known["port"] == port) {
-        return Err(missing(&format!("no service port {port} found")));
-    }
-    match meta::text(&service, "/spec/clusterIP") {
-        "" | "None" => Err(missing("it has no cluster address")),
-        address => Ok(address.to_owned()),
-    }
+    let port =
+        endpoint::port_of(&service, port).ok_or_else(|| missing(&format!("no service port {port} found")))?;
+    let slices = caller.caches.cache("discovery.k8s.io", "v1", "endpointslices");
+    let slices = slices.ok_or_else(|| missing("EndpointSlices are not served"))?.snapshot();
+    let prefix = format!("{namespace}/");
+    let of_namespace =
+        slices.objects.range(Arc::from(prefix.as_str())..).take_while(|(key, _)| key.starts_with(&prefix));
+    let slices: Vec<Value> = of_namespace
+        .filter(|(_, entry)| entry.label(endpoint::SERVICE_NAME) == Some(name))
+        .filter_map(|(_, entry)| serde_json::from_slice(&entry.object()).ok())
+        .collect();
+    let chosen = endpoint::choose(&service, &slices, port, caller.ambient.random.next_u64());
+    chosen.map(Server::Endpoint).ok_or_else(|| missing("no endpoints available"))
 }
 
 /// Returns the limit on the answer to a review of `asked` bytes. A webhook is a foreign program: its answer

@@ -8,7 +8,9 @@ pub struct Tunnels {
     /// Tunnels that nodes keep to this server.
     pub open: usize,
     /// Attempts to reach a kubelet, by way and outcome.
-    pub dials: Vec<(&'static str, &'static str, u64)>,
+    pub kubelets: Vec<(&'static str, &'static str, u64)>,
+    /// The same for pods.
+    pub pods: Vec<(&'static str, &'static str, u64)>,
 }
 
 impl Tunnels {
@@ -19,15 +21,23 @@ impl Tunnels {
             "[ALPHA] Tunnels that nodes keep to this server.",
             |s| s.value(&[], self.open as f64),
         );
-        page.family(
-            "hawser_apiserver_kubelet_dials_total",
-            "counter",
-            "[ALPHA] Attempts to reach a kubelet, by way (direct or tunnel) and outcome.",
-            |s| {
-                for (way, outcome, count) in &self.dials {
+        for (name, help, dials) in [
+            (
+                "hawser_apiserver_kubelet_dials_total",
+                "[ALPHA] Attempts to reach a kubelet, by way (direct or tunnel) and outcome.",
+                &self.kubelets,
+            ),
+            (
+                "hawser_apiserver_pod_dials_total",
+                "[ALPHA] Attempts to reach a pod for webhooks and proxies, by way (direct or tunnel) and outcome.",
+                &self.pods,
+            ),
+        ] {
+            page.family(name, "counter", help, |s| {
+                for (way, outcome, count) in dials {
                     s.value(&[("outcome", outcome), ("way", way)], *count as f64);
                 }
-            },
-        );
+            });
+        }
     }
 }

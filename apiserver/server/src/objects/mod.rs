@@ -19,6 +19,7 @@ use crate::errors;
 use crate::errors::no_such_resource;
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::streams::Kubelets;
 
 pub use stored::{Outcome, Stored, Terms};
 
@@ -31,6 +32,8 @@ pub struct Objects {
     breaker: CircuitBreaker,
     ambient: Ambient,
     metrics: Metrics,
+    /// The ways to the pods of webhooks.
+    kubelets: Option<Kubelets>,
     event_ttl: Duration,
 }
 
@@ -43,6 +46,7 @@ impl Objects {
         caches: Arc<Caches>,
         custom: Arc<CustomKinds>,
         (ambient, metrics): (Ambient, Metrics),
+        kubelets: Option<Kubelets>,
         event_ttl: Duration,
     ) -> Self {
         Self {
@@ -53,6 +57,7 @@ impl Objects {
             breaker: CircuitBreaker::default(),
             ambient,
             metrics,
+            kubelets,
             event_ttl,
         }
     }
@@ -119,7 +124,12 @@ impl Objects {
 
     /// Returns what a call of a conversion webhook needs.
     pub fn webhook_caller(&self) -> conversion::Caller<'_> {
-        conversion::Caller { caches: &self.caches, metrics: &self.metrics, ambient: &self.ambient }
+        conversion::Caller {
+            caches: &self.caches,
+            kubelets: self.kubelets.as_ref(),
+            metrics: &self.metrics,
+            ambient: &self.ambient,
+        }
     }
 
     /// Returns the cache of a kind.

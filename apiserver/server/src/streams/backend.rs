@@ -72,7 +72,7 @@ pub fn pod_backend(pod: &Value, asked: &ProxyName<'_>) -> Result<Backend, ApiErr
     };
     let default = if asked.https { 443 } else { 80 };
     let peer = Peer {
-        node: String::new(),
+        node: meta::text(pod, "/spec/nodeName").to_owned(),
         host: ip.to_string(),
         port: port.unwrap_or(default),
         transport: asked.transport(),
@@ -114,7 +114,9 @@ impl Candidate<'_> {
             return None;
         }
         let host = self.ip.parse::<IpAddr>().ok()?.to_string();
-        let peer = Peer { node: String::new(), host, port: self.port, transport: asked.transport() };
+        // As the pod has it, and not the Endpoints, which others may write.
+        let node = meta::text(pod, "/spec/nodeName").to_owned();
+        let peer = Peer { node, host, port: self.port, transport: asked.transport() };
         let authority = peer.authority();
         Some(Backend { peer, authority })
     }

@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use userspace_daemon::tunnel;
 
-use super::node_tunnels::ways::{Step, Way};
-use super::node_tunnels::{TunnelError, Tunnels};
+use super::node_tunnels::ways::{Destination, Step, Way};
+use super::node_tunnels::{TunnelError, Tunnels, Usable};
 use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
-use crate::clients::budget::Budget;
+use crate::clients::budget::{Budget, Charge};
 use crate::errors::too_many_requests;
 use crate::limits;
 use apiserver_auth::authentication::KubeletTls;
@@ -43,14 +43,14 @@ pub trait Dial: Send + Sync {
     /// up again.
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
 
-    /// Makes a stream that leads to the kubelet `peer` ready for HTTP, as [`Dial::dial`] does with its own.
+    /// Makes a stream that leads to `peer` ready for HTTP, as [`Dial::dial`] does with its own.
     async fn secure(&self, _: &Peer, stream: Box<dyn NodeStream>) -> io::Result<Box<dyn NodeStream>> {
         Ok(stream)
     }
 }
 
 /// A failure to connect to a server.
-pub(super) enum ConnectError {
+pub enum ConnectError {
     /// Requests are not sent on to its address, or the client has too many of them.
     NotAllowed(ApiError),
     /// It did not answer in time.
@@ -58,7 +58,7 @@ pub(super) enum ConnectError {
     Io(io::Error),
     /// It does not speak HTTP.
     Http(hyper::Error),
-    /// A kubelet whose node keeps a tunnel was reached neither directly nor through that.
+    /// A server whose node keeps a tunnel was reached neither directly nor through that.
     NoWay {
         direct: Box<Self>,
         tunnel: Box<Self>,
@@ -125,12 +125,7 @@ impl Kubelets {
 impl Caller<'_> {
     /// Returns a connection of its own to the target's server.
     pub(super) async fn connect(self, target: &Target) -> Result<SendRequest<Body>, ConnectError> {
-        let stream = match target.peer.transport {
-            Transport::Kubelet => self.kubelet(target).await?,
-            Transport::Http | Transport::Https => {
-                in_time(limits::BACKEND_CONNECT, self.direct(target)).await?
-            }
-        };
+        let stream = self.stream(&target.peer, target.loopback).await?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(limits::BACKEND_HEAD)
             .handshake(TokioIo::new(stream))
@@ -144,20 +139,22 @@ impl Caller<'_> {
         Ok(sender)
     }
 
-    /// Returns a stream to a kubelet, by the way that leads to its node.
-    async fn kubelet(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
-        let (tunnels, node) = (&self.kubelets.tunnels, target.peer.node.as_str());
+    /// Returns a stream to a server on a node, by the way that leads there; `loopback` if it may be on this machine, by a
+    /// loopback address. Every connection to a kubelet or a pod begins here.
+    pub async fn stream(self, peer: &Peer, loopback: bool) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let (tunnels, node) = (&self.kubelets.tunnels, peer.node.as_str());
+        let to = destination(peer);
         let begun = Instant::now();
         let mut failures: [Option<ConnectError>; 2] = [None, None];
-        for Step { way, time } in tunnels.plan(node) {
+        for Step { way, time } in tunnels.plan(node, to) {
             let time = limits::BACKEND_CONNECT.saturating_sub(begun.elapsed()).min(*time);
             let outcome = match way {
-                Way::Direct => in_time(time, self.direct(target)).await,
-                Way::Tunnel => in_time(time, self.tunneled(target)).await,
+                Way::Direct => in_time(time, self.direct(peer, loopback)).await,
+                Way::Tunnel => in_time(time, self.tunneled(peer, loopback)).await,
             };
             match outcome {
                 Ok(stream) => {
-                    tunnels.succeeded(node, *way, failures[Way::Direct as usize].is_some());
+                    tunnels.succeeded(node, to, *way, failures[Way::Direct as usize].is_some());
                     return Ok(stream);
                 }
                 // No other way makes it a better address.
@@ -165,7 +162,7 @@ impl Caller<'_> {
                     return Err(ConnectError::NotAllowed(refusal));
                 }
                 Err(error) => {
-                    tunnels.failed(*way);
+                    tunnels.failed(to, *way);
                     failures[*way as usize] = Some(error);
                 }
             }
@@ -181,15 +178,14 @@ impl Caller<'_> {
         })
     }
 
-    async fn direct(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
-        let (peer, dial) = (&target.peer, &self.kubelets.dial);
+    async fn direct(self, peer: &Peer, loopback: bool) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let dial = &self.kubelets.dial;
         // A name server could answer differently the next time, so the name is resolved once.
         let addresses = match peer.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
             Err(_) => dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,
         };
-        reach::check(&addresses, target.loopback, self.own, reach::is_local)
-            .map_err(ConnectError::NotAllowed)?;
+        reach::check(&addresses, loopback, self.own, reach::is_local).map_err(ConnectError::NotAllowed)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             match dial.dial(peer, SocketAddr::new(address.ip().to_canonical(), peer.port)).await {
@@ -200,16 +196,57 @@ impl Caller<'_> {
         Err(ConnectError::Io(last))
     }
 
-    /// Returns a stream through a tunnel. No address is called: the node carries it to its own kubelet and nowhere else, and
-    /// TLS proves that it did.
-    async fn tunneled(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
-        let Peer { node, port, .. } = &target.peer;
-        let charge = self.budget.try_charge(limits::HELD_BY_TUNNELED);
-        let charge = charge.ok_or_else(|| ConnectError::NotAllowed(too_many_requests()))?;
-        let carried = self.kubelets.tunnels.dial(node, &tunnel::kubelet(node, *port), charge).await;
-        let carried = carried.map_err(ConnectError::Tunnel)?;
-        let secured = self.kubelets.dial.secure(&target.peer, Box::new(carried)).await;
-        secured.map_err(|error| ConnectError::Tunnel(error.into()))
+    /// Returns a stream through a tunnel of the peer's node, the newest that can. The node carries it to its own kubelet, by
+    /// no address, which TLS proves; or to one of its own pods.
+    async fn tunneled(self, peer: &Peer, loopback: bool) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let to = match peer.transport {
+            Transport::Kubelet => tunnel::kubelet(&peer.node, peer.port),
+            Transport::Http | Transport::Https => {
+                let ip = peer.host.parse::<IpAddr>();
+                let ip = ip.map_err(|_| ConnectError::Tunnel(TunnelError::Name(peer.host.clone())))?;
+                let address = SocketAddr::new(ip, peer.port);
+                reach::check(&[address], loopback, self.own, reach::is_local)
+                    .map_err(ConnectError::NotAllowed)?;
+                tunnel::pod(address)
+            }
+        };
+        let mut first = None;
+        for usable in self.kubelets.tunnels.of(&peer.node) {
+            let charge = self.budget.try_charge(limits::HELD_BY_TUNNELED);
+            let charge = charge.ok_or_else(|| ConnectError::NotAllowed(too_many_requests()))?;
+            match self.through(usable, peer, &to, charge).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => {
+                    let next = error.is_of_the_tunnel();
+                    first.get_or_insert(error);
+                    if !next {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(ConnectError::Tunnel(first.unwrap_or(TunnelError::None)))
+    }
+
+    /// Returns a stream through one tunnel, ready for HTTP.
+    async fn through(
+        self,
+        usable: Usable,
+        peer: &Peer,
+        to: &str,
+        charge: Charge,
+    ) -> Result<Box<dyn NodeStream>, TunnelError> {
+        let carried = usable.dial(destination(peer), to, charge).await?;
+        let secured = self.kubelets.dial.secure(peer, Box::new(carried));
+        let secured = tokio::time::timeout(limits::TUNNEL_SECURE, secured).await;
+        Ok(secured.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no TLS in time")))?)
+    }
+}
+
+fn destination(peer: &Peer) -> Destination {
+    match peer.transport {
+        Transport::Kubelet => Destination::Kubelet,
+        Transport::Http | Transport::Https => Destination::Pod,
     }
 }
 

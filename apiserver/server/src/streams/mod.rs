@@ -10,6 +10,7 @@
 
 mod backend;
 mod connection;
+pub mod endpoint;
 mod html;
 mod links;
 mod node_tunnels;
@@ -33,13 +34,13 @@ use tower::BoxError;
 
 use crate::respond::PassedOn;
 use crate::websocket;
-use connection::ConnectError;
 use upgrade::Asked;
 
 pub use backend::{Backend, ProxyName, candidates, no_endpoints, pod_backend, port_name};
-pub use connection::{Caller, Dial, Kubelets, NodeStream};
+pub use connection::{Caller, ConnectError, Dial, Kubelets, NodeStream};
 pub(crate) use html::Rewriter;
 pub(crate) use links::Links;
+pub use node_tunnels::ways::Destination;
 pub use node_tunnels::{Tunnels, keep as keep_tunnel};
 pub use reach::OwnAddresses;
 pub use reverse::{Proxy, pass_on, slash_redirect};

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use apiserver_schema::error::ApiError;
+use userspace_daemon::addresses::is_global_unicast;
 
 /// The addresses of this API server, to which it must not proxy.
 #[derive(Clone, Debug, Default)]
@@ -48,19 +49,6 @@ pub fn check(
         (is_global_unicast(ip) || (loopback && ip.is_loopback())) && !own.include(*address, &is_local)
     };
     if addresses.iter().all(allowed) { Ok(()) } else { Err(ApiError::bad_request("address not allowed")) }
-}
-
-/// Returns `true` if an address is that of one machine, and neither loopback nor link-local, where clouds serve
-/// credentials.
-fn is_global_unicast(ip: IpAddr) -> bool {
-    if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
-        return false;
-    }
-    match ip {
-        // The rest of 0.0.0.0/8 means this host, too.
-        IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_broadcast() && ip.octets()[0] != 0,
-        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-    }
 }
 
 #[cfg(test)]

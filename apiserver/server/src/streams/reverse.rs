@@ -235,6 +235,10 @@ fn relocate(
 /// Describes a failure to connect in Go's words.
 fn dial_error(peer: &Peer, error: &ConnectError) -> String {
     let authority = peer.authority();
+    if let ConnectError::NoWay { direct, tunnel } = error {
+        let (node, why) = (&peer.node, tunnel.why());
+        return format!("{}; through the tunnel of node {node:?}: {why}", dial_error(peer, direct));
+    }
     let why = match error {
         ConnectError::Late => "i/o timeout".to_owned(),
         ConnectError::Io(error) => match error.kind() {

@@ -23,7 +23,7 @@ pub enum Transport {
 /// A server on a node or in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The name of the node; empty for pods.
+    /// The name of the node; empty for a pod of which none is known.
     pub node: String,
     /// IP address (without brackets) or host name, as the status of the node or pod has it.
     pub host: String,

@@ -12,7 +12,7 @@ use userspace_daemon::tunnel::{Acceptor, PROTOCOL};
 use super::*;
 
 /// Reaches no node directly.
-struct Walled(KubeletTls);
+pub struct Walled(pub KubeletTls);
 
 #[async_trait]
 impl Dial for Walled {
@@ -21,12 +21,15 @@ impl Dial for Walled {
     }
 
     async fn secure(&self, peer: &Peer, stream: Box<dyn NodeStream>) -> io::Result<Box<dyn NodeStream>> {
+        if peer.transport == Transport::Http {
+            return Ok(stream);
+        }
         let connector = TlsConnector::from(self.0.to_kubelet(&peer.node));
         Ok(Box::new(connector.connect(ServerName::try_from(peer.host.clone()).unwrap(), stream).await?))
     }
 }
 
-async fn walled() -> Running {
+pub async fn walled() -> Running {
     Running::start(|pki| Kubelets::with_dial(Arc::new(Walled(pki.kubelet_client_tls().unwrap())))).await
 }
 
@@ -55,19 +58,19 @@ async fn kubelet(running: &Running, node: &str) -> (SocketAddr, AbortOnDropHandl
 }
 
 /// A request to open a tunnel.
-struct Asked<'a> {
+pub struct Asked<'a> {
     method: Method,
     path: &'a str,
     protocol: &'a str,
     more: &'a [(&'static str, &'a str)],
 }
 
-const OPEN: Asked<'static> =
+pub const OPEN: Asked<'static> =
     Asked { method: Method::POST, path: "/hawser/v1/nodes/n/tunnel", protocol: PROTOCOL, more: &[] };
 
 /// Asks for a tunnel as a client with a certificate, or without. Returns the status and the text of a refusal, or the
 /// stream that has switched.
-async fn ask(
+pub async fn ask(
     running: &Running,
     subject: Option<&Subject>,
     asked: Asked<'_>,
@@ -96,7 +99,7 @@ async fn ask(
     Err((code, String::from_utf8_lossy(&text).into_owned()))
 }
 
-fn node(name: &str) -> Subject {
+pub fn node(name: &str) -> Subject {
     Subject::client(&format!("system:node:{name}"), &["system:nodes"])
 }
 
@@ -107,15 +110,20 @@ async fn open(
     number: usize,
 ) -> (CancellationToken, AbortOnDropHandle<io::Result<()>>) {
     let stream = ask(running, Some(&node("n")), OPEN).await.unwrap();
-    let (retired, acceptor) = (CancellationToken::new(), Acceptor { name: "n:10250".to_owned(), address });
+    let (retired, acceptor) = (CancellationToken::new(), acceptor(address));
     let token = retired.clone();
     let serving = tokio::spawn(async move { acceptor.serve(TokioIo::new(stream), token).await });
     tunnels(running, number).await;
     (retired, AbortOnDropHandle::new(serving))
 }
 
+/// Returns the end of a tunnel that leads to a kubelet at `address`, as that of node `n`, which has no pods.
+fn acceptor(address: SocketAddr) -> Acceptor {
+    Acceptor { name: "n:10250".to_owned(), address, runs_here: Arc::new(|_| false) }
+}
+
 /// Waits until the server has so many tunnels.
-async fn tunnels(running: &Running, number: usize) {
+pub async fn tunnels(running: &Running, number: usize) {
     let expected = format!("hawser_apiserver_node_tunnels {number}\n");
     let wait = async {
         while !metrics(running).await.contains(&expected) {
@@ -125,7 +133,7 @@ async fn tunnels(running: &Running, number: usize) {
     timeout(Duration::from_secs(60), wait).await.expect(&expected);
 }
 
-async fn metrics(running: &Running) -> String {
+pub async fn metrics(running: &Running) -> String {
     running.client.request_text(Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap()
 }
 
@@ -247,7 +255,7 @@ async fn hostile_node_cannot_pass_itself_or_another_off_as_a_node() {
     let (address, _kubelet) = kubelet(&running, "n").await;
     let path = "/hawser/v1/nodes/m/tunnel";
     let stream = ask(&running, Some(&node("m")), Asked { path, ..OPEN }).await.unwrap();
-    let acceptor = Acceptor { name: "n:10250".to_owned(), address };
+    let acceptor = acceptor(address);
     let serving =
         tokio::spawn(async move { acceptor.serve(TokioIo::new(stream), CancellationToken::new()).await });
     let _serving = AbortOnDropHandle::new(serving);

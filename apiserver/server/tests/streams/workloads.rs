@@ -58,7 +58,7 @@ impl Workloads {
 #[async_trait]
 impl Dial for Workloads {
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
-        assert_eq!(peer.node, "", "no kubelet is called");
+        assert_eq!(peer.node, "n", "the node of the pod");
         self.dialled.lock().unwrap().push((address.to_string(), peer.transport));
         let Some(port) = self.ports.get(&peer.port) else {
             return Err(io::ErrorKind::ConnectionRefused.into());

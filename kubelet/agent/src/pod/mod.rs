@@ -1,5 +1,6 @@
 //! Pure functions on pods: what a pod requires, what the runtime reports, and what follows from both.
 
+pub mod address;
 pub mod admit;
 pub mod backoff;
 pub mod env;

@@ -1,5 +1,5 @@
-//! The tunnels that a node keeps to its API servers, one to each: those that cannot dial the node reach its kubelet by
-//! them. `userspace_daemon::tunnel` has the protocol.
+//! The tunnels that a node keeps to its API servers, one to each: those that cannot dial the node reach its kubelet and
+//! its pods by them. `userspace_daemon::tunnel` has the protocol.
 //!
 //! Nothing here asks whether a tunnel is needed. An idle one costs a ping in ten seconds, and only the API server can tell.
 
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::tunnel::{self, Acceptor};
 
+use crate::own_pods::OwnPods;
 use keep::Keeper;
 use open::{Door, Opener};
 
@@ -26,6 +27,8 @@ pub struct Tunnels {
     pub node: String,
     /// The port of its kubelet.
     pub port: u16,
+    /// The pods of the kubelet.
+    pub pods: OwnPods,
     /// The file with the node's credentials, read again for each tunnel: its certificate is replaced in time.
     pub kubeconfig: PathBuf,
     /// The API servers, each `HOST:PORT`.
@@ -39,9 +42,10 @@ pub struct Tunnels {
 impl Tunnels {
     /// Keeps a tunnel to each server until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { node, port, kubeconfig, servers, renewed, ambient } = self;
+        let Self { node, port, pods, kubeconfig, servers, renewed, ambient } = self;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let acceptor = Acceptor { name: tunnel::kubelet(&node, port), address };
+        let runs_here = Arc::new(move |address| pods.have(address));
+        let acceptor = Acceptor { name: tunnel::kubelet(&node, port), address, runs_here };
         let door = Arc::new(Door { kubeconfig, path: tunnel::path(&node) });
         let keeper = Keeper { opener: door, acceptor, renewed, ambient };
         // The tunnels end with the tasks.

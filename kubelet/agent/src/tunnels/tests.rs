@@ -76,8 +76,8 @@ impl Setup {
         let door = FakeDoor { cluster: Arc::clone(&cluster), opened: into_opened, attempts: into_attempts };
         let servers = watch::Sender::new(names(servers));
         let renewed = watch::Sender::new(());
-        let acceptor =
-            Acceptor { name: "n:10250".to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let acceptor = Acceptor { name: "n:10250".to_owned(), address, runs_here: Arc::new(|_| false) };
         let keeper =
             Keeper { opener: Arc::new(door), acceptor, renewed: renewed.subscribe(), ambient: ambient(7).0 };
         let running = tokio::spawn(supervise(keeper, servers.subscribe()));

@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, sync::Arc};
 
 use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::{SignedDuration, Timestamp};
-use kubelet_agent::{Config, FakeMachine, Listeners};
+use kubelet_agent::{Config, FakeMachine, Listeners, OwnPods};
 use kubelet_cri::{FakeRuntime, fake::FakeOptions};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
@@ -35,6 +35,8 @@ pub struct Node {
     pub api: Api,
     pub runtime: FakeRuntime,
     pub machine: FakeMachine,
+    /// The pods of the present kubelet.
+    pub own_pods: OwnPods,
     ambient: Ambient,
     kubelet: Option<(CancellationToken, JoinHandle<()>)>,
 }
@@ -46,15 +48,17 @@ impl Node {
         let nanos = Arc::new(move || i64::try_from(clock.now().as_nanosecond()).unwrap());
         let runtime = FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 9, 0, 0), 24), nanos));
         let machine = FakeMachine::new(runtime.clone(), "n1", Ipv4Addr::new(192, 0, 2, 1).into());
-        let mut node = Self { api: Api::new(), runtime, machine, ambient, kubelet: None };
+        let own_pods = OwnPods::default();
+        let mut node = Self { api: Api::new(), runtime, machine, own_pods, ambient, kubelet: None };
         node.start();
         node
     }
 
     pub fn start(&mut self) {
         let shutdown = CancellationToken::new();
+        self.own_pods = OwnPods::default();
         let run = kubelet_agent::run(
-            Config::new("n1"),
+            Config { own_pods: self.own_pods.clone(), ..Config::new("n1") },
             self.api.client(),
             Arc::new(self.runtime.clone()),
             Arc::new(self.machine.clone()),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -16,18 +17,37 @@ use tokio_util::sync::CancellationToken;
 use super::io_error;
 use super::pings::keep_alive;
 use super::stream::{Reader, Writer};
+use crate::addresses::is_global_unicast;
 use crate::limits;
 
-/// Answers for one destination.
-#[derive(Clone, Debug)]
+/// Returns `true` if an address is that of a pod that runs on this node at this moment.
+pub type RunsHere = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
+/// Answers for the kubelet of a node, and for the pods that run on the node.
+#[derive(Clone)]
 pub struct Acceptor {
-    /// The destination that the API server has to name, as [`kubelet`](super::kubelet) returns it.
+    /// The destination by which the API server names the kubelet, as [`kubelet`](super::kubelet) returns it.
     pub name: String,
-    /// The address at which it listens.
+    /// The address at which the kubelet listens.
     pub address: SocketAddr,
+    /// Decides on all other destinations, as [`pod`](super::pod) returns them.
+    pub runs_here: RunsHere,
 }
 
 impl Acceptor {
+    /// Returns the address to connect to for a destination. `None` if it is neither the kubelet nor a pod of this node:
+    /// an API server could otherwise reach whatever the node can. Loopback, link-local addresses (where clouds serve
+    /// credentials) and groups are refused even if a runtime reports one as that of a pod.
+    fn address_of(&self, destination: &str) -> Option<SocketAddr> {
+        if destination == self.name {
+            return Some(self.address);
+        }
+        let pod: SocketAddr = destination.parse().ok()?;
+        // Without the zone that the text of an IPv6 address may have.
+        let pod = SocketAddr::new(pod.ip().to_canonical(), pod.port());
+        (pod.port() != 0 && is_global_unicast(pod.ip()) && (self.runs_here)(pod)).then_some(pod)
+    }
+
     /// Serves a stream whose peer is a [`Dialer`](super::Dialer) until the tunnel ends. Once `retired`, it accepts nothing
     /// new and ends with its last connection.
     pub async fn serve(
@@ -75,14 +95,18 @@ impl Acceptor {
 
     async fn answer(self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
         let destination = request.uri().authority().map(http::uri::Authority::as_str);
-        if request.method() != Method::CONNECT || destination != Some(self.name.as_str()) {
-            tracing::warn!(destination, "refused a destination other than the own kubelet in a tunnel");
+        let connects = request.method() == Method::CONNECT;
+        let Some(address) = destination.filter(|_| connects).and_then(|to| self.address_of(to)) else {
+            tracing::warn!(
+                destination,
+                "refused a destination in a tunnel: neither the own kubelet nor an own pod"
+            );
             return refuse(respond, StatusCode::FORBIDDEN);
-        }
-        let socket = match timeout(limits::TUNNEL_CONNECT, TcpStream::connect(self.address)).await {
+        };
+        let socket = match timeout(limits::TUNNEL_CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(error)) => {
-                tracing::debug!(%error, address = %self.address, "cannot connect for a tunnel");
+                tracing::debug!(%error, %address, "cannot connect for a tunnel");
                 return refuse(respond, StatusCode::BAD_GATEWAY);
             }
             Err(_) => return refuse(respond, StatusCode::GATEWAY_TIMEOUT),
@@ -119,7 +143,7 @@ async fn carry(
     let outwards = async {
         let mut buffer = vec![0; limits::TUNNEL_COPY];
         loop {
-            // A stream that is broken off while the kubelet takes nothing is noticed here alone.
+            // A stream that is broken off while the server takes nothing is noticed here alone.
             let read = tokio::select! {
                 read = from_socket.read(&mut buffer) => read?,
                 error = to_tunnel.broken() => return Err(error),

@@ -24,10 +24,20 @@ pub enum DialError {
     #[error("the tunnel has ended")]
     Ended(#[source] io::Error),
     /// The node answered with another status than 200.
-    #[error("the node refused the connection with {0}")]
+    #[error("the node refused the connection with {0}{meaning}", meaning = meaning(*.0))]
     Refused(StatusCode),
     #[error("the node did not answer")]
     Late,
+}
+
+/// Returns what the answer of an [`Acceptor`](super::Acceptor) says.
+fn meaning(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::FORBIDDEN => ": neither its kubelet nor a pod that runs on it is there",
+        StatusCode::BAD_GATEWAY => ": nothing accepts connections there",
+        StatusCode::GATEWAY_TIMEOUT => ": no answer from there",
+        _ => "",
+    }
 }
 
 impl DialError {
@@ -72,7 +82,8 @@ impl Dialer {
         Ok((Self { requests, places: Arc::new(Semaphore::new(limits::TUNNEL_STREAMS)) }, carried))
     }
 
-    /// Opens a connection to a destination, as [`kubelet`](super::kubelet) names it. Time is for the caller to limit.
+    /// Opens a connection to a destination, as [`kubelet`](super::kubelet) or [`pod`](super::pod) names it. Time is for the
+    /// caller to limit.
     pub async fn dial(&self, to: &str) -> Result<TunnelStream<OwnedSemaphorePermit>, DialError> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DialError::Full)?;
         let ended = |error| DialError::Ended(io_error(error));

@@ -1,5 +1,6 @@
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,9 +30,15 @@ struct Pair {
 
 impl Pair {
     async fn open() -> Self {
+        Self::open_with(Arc::new(|_| false)).await
+    }
+
+    /// Does the same on a node with pods.
+    async fn open_with(runs_here: RunsHere) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = duplex(64 * 1024);
-        let acceptor = Acceptor { name: NAME.to_owned(), address: listener.local_addr().unwrap() };
+        let address = listener.local_addr().unwrap();
+        let acceptor = Acceptor { name: NAME.to_owned(), address, runs_here };
         let retired = CancellationToken::new();
         let token = retired.clone();
         let accepting = tokio::spawn(async move { acceptor.serve(far, token).await });
@@ -85,6 +92,7 @@ async fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
 
 #[tokio::test]
 async fn destination_other_than_the_kubelet_is_refused_and_not_dialled() {
+    // Nothing tells that this node has pods.
     let pair = Pair::open().await;
     let port = pair.listener.local_addr().unwrap().port();
     for other in
@@ -104,6 +112,107 @@ async fn destination_other_than_the_kubelet_is_refused_and_not_dialled() {
     let (mut stream, mut socket) = pair.connect().await;
     stream.write_all(b"x").await.unwrap();
     assert_eq!(socket.read_u8().await.unwrap(), b'x');
+}
+
+/// Returns the first address of this machine that is not on loopback, by which tests stand in for pods.
+fn own_address() -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent.
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+#[tokio::test]
+async fn hostile_api_server_reaches_pods_of_the_node_and_nothing_else() {
+    let pod: SocketAddr = "10.244.1.5:8443".parse().unwrap();
+    let (asked, questions) = std::sync::mpsc::channel();
+    let pair = Pair::open_with(Arc::new(move |address| {
+        asked.send(address).unwrap();
+        address == pod
+    }))
+    .await;
+    let refused = |to: String| {
+        let dialer = pair.dialer.clone();
+        async move {
+            match dialer.dial(&to).await {
+                Err(error @ DialError::Refused(StatusCode::FORBIDDEN)) => assert_eq!(
+                    error.to_string(),
+                    "the node refused the connection with 403 Forbidden: neither its kubelet nor a pod that runs on it \
+                     is there",
+                    "{to}"
+                ),
+                other => panic!("{to} was not refused: {:?}", other.err()),
+            }
+        }
+    };
+    // Pods of other nodes, other machines, Services, and clouds' credentials by an address that is not link-local.
+    for other in
+        ["10.244.2.5:8443", "192.0.2.7:10250", "10.96.0.1:443", "[fd00:ec2::254]:80", "100.100.100.200:80"]
+    {
+        refused(other.to_owned()).await;
+        assert_eq!(questions.try_recv().unwrap(), other.parse().unwrap());
+    }
+    // Names, and what is no destination.
+    for other in
+        ["localhost:8443", "metadata.google.internal:80", "10.244.1.5", "10.244.1.5:0", "10.244.1.5:8443x"]
+    {
+        match pair.dialer.dial(other).await {
+            Err(DialError::Refused(StatusCode::FORBIDDEN) | DialError::Ended(_)) => {}
+            other => panic!("not refused: {:?}", other.err()),
+        }
+    }
+    assert!(questions.try_recv().is_err(), "asked about no address");
+}
+
+#[tokio::test]
+async fn special_address_is_refused_even_as_that_of_a_pod() {
+    // A runtime that lies, or is deceived.
+    let pair = Pair::open_with(Arc::new(|_| true)).await;
+    let port = pair.listener.local_addr().unwrap().port();
+    for host in [
+        "127.0.0.1",
+        "127.8.8.8",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "[fe80::1]",
+        "0.0.0.0",
+        "0.1.2.3",
+        "[::]",
+        "224.0.0.1",
+        "[ff02::1]",
+        "255.255.255.255",
+    ] {
+        match pair.dialer.dial(&format!("{host}:{port}")).await {
+            Err(DialError::Refused(status)) => assert_eq!(status, StatusCode::FORBIDDEN, "{host}"),
+            other => panic!("{host} was not refused: {:?}", other.err()),
+        }
+    }
+    // The first connection that reaches the listener is one to the kubelet.
+    let (mut stream, mut socket) = pair.connect().await;
+    stream.write_all(b"x").await.unwrap();
+    assert_eq!(socket.read_u8().await.unwrap(), b'x');
+}
+
+#[tokio::test]
+async fn pod_of_the_node_is_reached_and_one_that_is_down_is_a_refusal_by_the_node() {
+    let Some(own) = own_address() else { return };
+    let pod = TcpListener::bind((own, 0)).await.unwrap();
+    let address = pod.local_addr().unwrap();
+    let pair = Pair::open_with(Arc::new(move |asked| asked == address)).await;
+    let to = super::pod(address);
+    let (stream, socket) = tokio::join!(pair.dialer.dial(&to), pod.accept());
+    let (mut stream, mut socket) = (stream.unwrap(), socket.unwrap().0);
+    stream.write_all(b"x").await.unwrap();
+    assert_eq!(socket.read_u8().await.unwrap(), b'x');
+    drop(pod);
+    match pair.dialer.dial(&to).await {
+        Err(error @ DialError::Refused(StatusCode::BAD_GATEWAY)) => {
+            assert!(error.to_string().ends_with(": nothing accepts connections there"), "{error}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
 }
 
 #[tokio::test]
@@ -199,7 +308,8 @@ async fn peer_that_is_silent_is_given_up_by_both_ends() {
     // A client that begins HTTP/2, and says nothing more.
     let (mut near, far) = duplex(64 * 1024);
     near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    let acceptor = Acceptor { name: NAME.to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 9)) };
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    let acceptor = Acceptor { name: NAME.to_owned(), address, runs_here: Arc::new(|_| false) };
     let error = acceptor.serve(far, CancellationToken::new()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::metrics::Counter;
@@ -22,7 +22,7 @@ use crate::clients::budget::Charge;
 use crate::clients::frame_limit::Earnings;
 use crate::limits;
 use metered::Metered;
-use ways::{Known, Step, Way};
+use ways::{Destination, Known, Step, Way};
 
 /// The tunnels of all nodes to this server.
 pub struct Tunnels {
@@ -30,8 +30,8 @@ pub struct Tunnels {
     /// The number of the next tunnel.
     next: AtomicU64,
     nodes: Mutex<HashMap<String, Node>>,
-    /// By [`Way::ALL`]: connections to kubelets that were made, and attempts that failed.
-    dials: [[Counter; 2]; 2],
+    /// By [`Destination::ALL`] and [`Way::ALL`]: connections that were made, and attempts that failed.
+    dials: [[[Counter; 2]; 2]; 2],
 }
 
 impl Default for Tunnels {
@@ -50,7 +50,8 @@ impl Default for Tunnels {
 struct Node {
     /// The newest last.
     tunnels: Vec<Tunnel>,
-    known: Known,
+    /// By [`Destination::ALL`].
+    known: [Known; 2],
 }
 
 struct Tunnel {
@@ -59,6 +60,8 @@ struct Tunnel {
     /// without streams that nobody can open one in.
     dialer: Option<Dialer>,
     earnings: Arc<Earnings>,
+    /// The places for connections to pods.
+    pods: Arc<Semaphore>,
     /// Cancelled to end it at once.
     closed: CancellationToken,
 }
@@ -98,22 +101,61 @@ impl Drop for Registered {
     }
 }
 
-/// A kubelet was not reached through a tunnel.
+/// A server on a node was not reached through a tunnel.
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
     /// The tunnel ended since the way was chosen.
     #[error("its tunnel has ended")]
     None,
+    /// A node resolves no names for others.
+    #[error("{0:?} is not the address of a pod")]
+    Name(String),
+    #[error("the tunnel has as many connections to pods as it may have, {}", limits::TUNNEL_POD_STREAMS)]
+    Full,
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// TLS with the kubelet failed.
+    /// TLS with the server failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
+impl TunnelError {
+    /// Returns `true` if another tunnel to the same node may do better: an old one may lead through a balancer that has
+    /// not broken it.
+    pub fn is_of_the_tunnel(&self) -> bool {
+        match self {
+            Self::Dial(error) => error.is_of_the_tunnel(),
+            Self::Io(_) | Self::Full => true,
+            Self::None | Self::Name(_) => false,
+        }
+    }
+}
+
+/// A tunnel that takes connections.
+pub struct Usable {
+    dialer: Dialer,
+    earnings: Arc<Earnings>,
+    pods: Arc<Semaphore>,
+}
+
+impl Usable {
+    /// Opens a connection to a server of this kind, as `userspace_daemon::tunnel` names it.
+    pub async fn dial(self, kind: Destination, to: &str, charge: Charge) -> Result<Carried, TunnelError> {
+        let Self { dialer, earnings, pods } = self;
+        let place = match kind {
+            Destination::Kubelet => None,
+            Destination::Pod => Some(pods.try_acquire_owned().map_err(|_| TunnelError::Full)?),
+        };
+        earnings.request();
+        let answer = timeout(limits::TUNNEL_ANSWER, dialer.dial(to)).await;
+        let stream = answer.unwrap_or(Err(DialError::Late))?;
+        Ok(Carried { stream, earnings, _place: place, _charge: charge })
+    }
+}
+
 impl Tunnels {
-    /// Adds the tunnel of a node, whose kubelet is reached by it from now on. A node that has many loses its oldest. `None`
-    /// if the table is full.
+    /// Adds the tunnel of a node, whose kubelet and pods are reached by it from now on. A node that has many loses its
+    /// oldest. `None` if the table is full.
     pub fn add(self: &Arc<Self>, node: &str, dialer: Dialer, earnings: Arc<Earnings>) -> Option<Registered> {
         let mut nodes = self.lock();
         if nodes.len() >= limits::TUNNEL_NODES && !nodes.contains_key(node) {
@@ -122,64 +164,50 @@ impl Tunnels {
         let entry = nodes.entry(node.to_owned()).or_default();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let closed = CancellationToken::new();
-        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, closed: closed.clone() });
+        let pods = Arc::new(Semaphore::new(limits::TUNNEL_POD_STREAMS));
+        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, pods, closed: closed.clone() });
         if entry.tunnels.len() > limits::TUNNELS_OF_NODE {
             entry.tunnels.remove(0).closed.cancel();
         }
         Some(Registered { tunnels: Arc::clone(self), node: node.to_owned(), id, closed })
     }
 
-    /// Returns the attempts to make to reach the kubelet of a node.
-    pub fn plan(&self, node: &str) -> &'static [Step] {
+    /// Returns the attempts to make to reach a server on a node.
+    pub fn plan(&self, node: &str, to: Destination) -> &'static [Step] {
         let now = self.now();
         let mut nodes = self.lock();
         let Some(node) = nodes.get_mut(node) else { return Known::default().plan(false, now).0 };
         let has_tunnel = node.tunnels.iter().any(|tunnel| tunnel.dialer.is_some());
-        let (steps, known) = node.known.plan(has_tunnel, now);
-        node.known = known;
+        let known = &mut node.known[to as usize];
+        let (steps, now_known) = known.plan(has_tunnel, now);
+        *known = now_known;
         steps
     }
 
     /// Notes that a connection was made by `way`; `direct_failed` if direct dialing failed before.
-    pub fn succeeded(&self, node: &str, way: Way, direct_failed: bool) {
-        self.dials[way as usize][0].add(1);
+    pub fn succeeded(&self, node: &str, to: Destination, way: Way, direct_failed: bool) {
+        self.dials[to as usize][way as usize][0].add(1);
         let now = self.now();
         if let Some(node) = self.lock().get_mut(node) {
-            node.known = node.known.learn(way, direct_failed, now);
+            let known = &mut node.known[to as usize];
+            *known = known.learn(way, direct_failed, now);
         }
     }
 
     /// Counts an attempt that failed.
-    pub fn failed(&self, way: Way) {
-        self.dials[way as usize][1].add(1);
-    }
-
-    /// Opens a connection to a destination through a tunnel of a node, the newest that can.
-    pub async fn dial(&self, node: &str, to: &str, charge: Charge) -> Result<Carried, TunnelError> {
-        let mut last = TunnelError::None;
-        for (dialer, earnings) in self.of(node) {
-            earnings.request();
-            let answer = timeout(limits::TUNNEL_ANSWER, dialer.dial(to)).await;
-            match answer.unwrap_or(Err(DialError::Late)) {
-                Ok(stream) => return Ok(Carried { stream, earnings, _charge: charge }),
-                Err(error) => {
-                    let next = error.is_of_the_tunnel();
-                    last = error.into();
-                    if !next {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(last)
+    pub fn failed(&self, to: Destination, way: Way) {
+        self.dials[to as usize][way as usize][1].add(1);
     }
 
     /// Returns the tunnels of a node that take connections, the newest first.
-    fn of(&self, node: &str) -> Vec<(Dialer, Arc<Earnings>)> {
+    pub fn of(&self, node: &str) -> Vec<Usable> {
         let nodes = self.lock();
         let tunnels = nodes.get(node).map(|node| node.tunnels.as_slice()).unwrap_or_default();
-        let usable = tunnels.iter().rev();
-        usable.filter_map(|tunnel| Some((tunnel.dialer.clone()?, Arc::clone(&tunnel.earnings)))).collect()
+        let usable = |tunnel: &Tunnel| {
+            let (dialer, earnings) = (tunnel.dialer.clone()?, Arc::clone(&tunnel.earnings));
+            Some(Usable { dialer, earnings, pods: Arc::clone(&tunnel.pods) })
+        };
+        tunnels.iter().rev().filter_map(usable).collect()
     }
 
     /// Returns the number of tunnels.
@@ -187,12 +215,12 @@ impl Tunnels {
         self.lock().values().map(|node| node.tunnels.len()).sum()
     }
 
-    /// Returns the numbers of attempts to reach kubelets by way and outcome.
-    pub fn dials(&self) -> Vec<(&'static str, &'static str, u64)> {
+    /// Returns the numbers of attempts to reach kubelets, or pods, by way and outcome.
+    pub fn dials(&self, to: Destination) -> Vec<(&'static str, &'static str, u64)> {
         let of = |way: Way| {
             ["success", "failure"]
                 .into_iter()
-                .zip(&self.dials[way as usize])
+                .zip(&self.dials[to as usize][way as usize])
                 .map(move |(outcome, count)| (way.name(), outcome, count.value()))
         };
         Way::ALL.into_iter().flat_map(of).collect()
@@ -239,6 +267,8 @@ pub async fn keep(
 pub struct Carried {
     stream: TunnelStream<OwnedSemaphorePermit>,
     earnings: Arc<Earnings>,
+    /// Its place among the connections to pods.
+    _place: Option<OwnedSemaphorePermit>,
     _charge: Charge,
 }
 

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicUsize;
 
 use apiserver_schema::error::ApiError;
@@ -18,13 +18,19 @@ use crate::clients::budget::Budget;
 /// A node's end: a kubelet that answers every request with a text, and the tunnel to it.
 struct Far {
     port: u16,
+    /// The addresses of the node's pods.
+    pods: Vec<SocketAddr>,
     kubelet: AbortOnDropHandle<()>,
     carrying: Vec<AbortOnDropHandle<io::Result<()>>>,
 }
 
 impl Far {
     async fn start(answer: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), answer).await
+    }
+
+    async fn start_at(ip: IpAddr, answer: &'static str) -> Self {
+        let listener = TcpListener::bind((ip, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let kubelet = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -38,20 +44,28 @@ impl Far {
                 });
             }
         });
-        Self { port, kubelet: AbortOnDropHandle::new(kubelet), carrying: Vec::new() }
+        Self { port, pods: Vec::new(), kubelet: AbortOnDropHandle::new(kubelet), carrying: Vec::new() }
     }
 
     /// Opens a tunnel to it, registered for `node`.
     async fn tunnel(&mut self, tunnels: &Arc<Tunnels>, node: &str) -> Registered {
         let (near, far) = duplex(64 * 1024);
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
-        let acceptor = Acceptor { name: format!("{node}:10250"), address };
+        let pods = self.pods.clone();
+        let runs_here = Arc::new(move |pod| pods.contains(&pod));
+        let acceptor = Acceptor { name: format!("{node}:10250"), address, runs_here };
         let serving = tokio::spawn(async move { acceptor.serve(far, CancellationToken::new()).await });
         let (dialer, carried) = Dialer::open(near).await.unwrap();
         let carrying = [serving, tokio::spawn(carried)];
         self.carrying.extend(carrying.map(AbortOnDropHandle::new));
         tunnels.add(node, dialer, Arc::default()).unwrap()
     }
+}
+
+/// Opens a connection through the newest tunnel of a node.
+async fn dial(tunnels: &Tunnels, node: &str, to: &str) -> Result<Carried, TunnelError> {
+    let newest = tunnels.of(node).into_iter().next().ok_or(TunnelError::None)?;
+    newest.dial(Destination::Kubelet, to, Budget::default().charge(1)).await
 }
 
 /// Cannot dial anything, and counts the attempts.
@@ -77,8 +91,8 @@ async fn ask(kubelets: &Kubelets, target: Target) -> Result<String, ApiError> {
     Ok(String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
 }
 
-fn counts(tunnels: &Tunnels) -> Vec<u64> {
-    tunnels.dials().into_iter().map(|(_, _, count)| count).collect()
+fn counts(tunnels: &Tunnels, to: Destination) -> Vec<u64> {
+    tunnels.dials(to).into_iter().map(|(_, _, count)| count).collect()
 }
 
 #[tokio::test]
@@ -91,7 +105,10 @@ async fn node_that_cannot_be_dialled_is_reached_through_its_tunnel_and_at_once_t
         assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "a");
     }
     assert_eq!(walled.0.load(Ordering::SeqCst), 1, "dialled once and no more");
-    assert_eq!((counts(kubelets.tunnels()), kubelets.tunnels().open()), (vec![0, 1, 3, 0], 1));
+    assert_eq!(
+        (counts(kubelets.tunnels(), Destination::Kubelet), kubelets.tunnels().open()),
+        (vec![0, 1, 3, 0], 1)
+    );
     // Without the tunnel it is as it ever was.
     drop(kept);
     let error = ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap_err();
@@ -104,10 +121,9 @@ async fn retired_tunnel_carries_on_and_ends_with_its_last_connection() {
     let tunnels = Arc::<Tunnels>::default();
     let mut far = Far::start("a").await;
     let kept = far.tunnel(&tunnels, "a").await;
-    let charge = || Budget::default().try_charge(1).unwrap();
-    let mut stream = tunnels.dial("a", "a:10250", charge()).await.unwrap();
+    let mut stream = dial(&tunnels, "a", "a:10250").await.unwrap();
     kept.retire();
-    assert!(matches!(tunnels.dial("a", "a:10250", charge()).await, Err(TunnelError::None)));
+    assert!(matches!(dial(&tunnels, "a", "a:10250").await, Err(TunnelError::None)));
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     assert_eq!(stream.read_u8().await.unwrap(), b'H');
     drop(stream);
@@ -118,25 +134,124 @@ async fn retired_tunnel_carries_on_and_ends_with_its_last_connection() {
 }
 
 #[tokio::test]
-async fn tunnel_leads_to_its_own_node_and_to_the_kubelet_alone() {
+async fn tunnel_leads_to_its_own_node_and_to_its_kubelet_and_pods_alone() {
     let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
     let mut far = Far::start("a").await;
     let _kept = far.tunnel(kubelets.tunnels(), "a").await;
     // Requests for another node never enter it.
     let error = ask(&kubelets, target("b", Transport::Kubelet)).await.unwrap_err();
     assert_eq!(error.code, 502);
-    // Neither do those for other ports of the node, or for pods.
+    // Those for other ports of the node, or for pods that are elsewhere, do and are refused.
+    let refused = "the node refused the connection with 403 Forbidden: neither its kubelet nor a pod that runs on it is \
+                   there";
     for transport in [Transport::Http, Transport::Https] {
-        assert_eq!(ask(&kubelets, target("a", transport)).await.unwrap_err().code, 502);
+        let error = ask(&kubelets, target("a", transport)).await.unwrap_err();
+        assert!(error.code == 502 && error.message.ends_with(refused), "{error:?}");
     }
-    assert_eq!(counts(kubelets.tunnels())[2..], [0, 0], "the tunnel was not used");
+    assert_eq!(counts(kubelets.tunnels(), Destination::Pod), [0, 2, 0, 2]);
     // A status that names another port changes nothing: the node refuses it.
     let mut other = target("a", Transport::Kubelet);
     other.peer.port = 22;
     let error = ask(&kubelets, other).await.unwrap_err();
-    let expected = "the kubelet of node \"a\" cannot be reached, directly at 192.0.2.9:22: host unreachable; through \
-                    the node's tunnel: the node refused the connection with 403 Forbidden";
-    assert_eq!((error.code, error.message.as_str()), (502, expected));
+    let expected = format!(
+        "the kubelet of node \"a\" cannot be reached, directly at 192.0.2.9:22: host unreachable; through the node's \
+         tunnel: {refused}"
+    );
+    assert_eq!((error.code, error.message.as_str()), (502, expected.as_str()));
+    // A node resolves no names.
+    let mut named = target("a", Transport::Http);
+    named.peer.host = "localhost".to_owned();
+    let error = ask(&kubelets, named).await.unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (400, "address not allowed"));
+}
+
+/// Returns an address of this machine beside loopback, which stands for that of a pod. Nothing is sent to find it.
+fn address_of_a_pod() -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+#[tokio::test]
+async fn pod_that_cannot_be_dialled_is_reached_through_the_tunnel_of_its_node() {
+    let Some(ip) = address_of_a_pod() else { return };
+    let walled = Arc::new(Walled::default());
+    let kubelets = Kubelets::with_dial(Arc::<Walled>::clone(&walled));
+    let (mut far, pod) = (Far::start("kubelet").await, Far::start_at(ip, "pod").await);
+    far.pods.push(SocketAddr::new(ip, pod.port));
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let mut to_pod = target("a", Transport::Http);
+    (to_pod.peer.host, to_pod.peer.port) = (ip.to_string(), pod.port);
+    for _ in 0..3 {
+        assert_eq!(ask(&kubelets, to_pod.clone()).await.unwrap(), "pod");
+    }
+    assert_eq!(walled.0.load(Ordering::SeqCst), 1, "dialled once and no more");
+    assert_eq!(counts(kubelets.tunnels(), Destination::Pod), [0, 1, 3, 0]);
+    // That pods cannot be dialled says nothing about the kubelet.
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "kubelet");
+    assert_eq!(counts(kubelets.tunnels(), Destination::Kubelet), [0, 1, 1, 0]);
+    // A pod whose node is not known, or is another one.
+    for node in ["", "b"] {
+        to_pod.peer.node = node.to_owned();
+        assert_eq!(ask(&kubelets, to_pod.clone()).await.unwrap_err().code, 502, "{node:?}");
+    }
+}
+
+#[tokio::test]
+async fn pod_at_an_address_that_may_not_be_called_is_refused_before_the_tunnel_is_asked() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let mut far = Far::start("a").await;
+    let special = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1"];
+    far.pods.extend(special.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 10250)));
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    // The tunnel goes first.
+    let tunnels = kubelets.tunnels();
+    tunnels.succeeded("a", Destination::Pod, Way::Tunnel, true);
+    let before = counts(tunnels, Destination::Pod);
+    for host in special {
+        let mut to_pod = target("a", Transport::Http);
+        to_pod.peer.host = host.to_owned();
+        let error = ask(&kubelets, to_pod).await.unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (400, "address not allowed"), "{host}");
+    }
+    assert_eq!(counts(tunnels, Destination::Pod)[2], before[2], "none was reached");
+}
+
+/// Cannot dial anything, and finds that TLS fails with the server that answers first.
+struct Broken(AtomicUsize);
+
+#[async_trait]
+impl Dial for Broken {
+    async fn dial(&self, _: &Peer, _: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        Err(io::Error::from(io::ErrorKind::HostUnreachable))
+    }
+
+    async fn secure(&self, _: &Peer, stream: Box<dyn NodeStream>) -> io::Result<Box<dyn NodeStream>> {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(io::Error::other("the handshake failed")),
+            1 => std::future::pending().await,
+            _ => Ok(stream),
+        }
+    }
+}
+
+#[tokio::test]
+async fn tunnel_in_which_tls_fails_or_hangs_gives_way_to_an_older_one() {
+    let kubelets = Kubelets::with_dial(Arc::new(Broken(AtomicUsize::new(0))));
+    let (mut old, mut new) = (Far::start("old").await, Far::start("new").await);
+    let _first = old.tunnel(kubelets.tunnels(), "a").await;
+    let _second = new.tunnel(kubelets.tunnels(), "a").await;
+    let _third = new.tunnel(kubelets.tunnels(), "a").await;
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "old");
+}
+
+#[tokio::test]
+async fn failure_of_the_newest_tunnel_is_the_one_that_is_told() {
+    let kubelets = Kubelets::with_dial(Arc::new(Broken(AtomicUsize::new(0))));
+    let mut far = Far::start("a").await;
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let error = ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap_err();
+    assert!(error.code == 502 && error.message.ends_with("tunnel: the handshake failed"), "{error:?}");
 }
 
 #[tokio::test]
@@ -188,13 +303,28 @@ async fn tunnel_whose_certificate_has_ended_finishes_its_connections_and_takes_n
     let tunnels = Arc::<Tunnels>::default();
     let mut far = Far::start("a").await;
     let kept = far.tunnel(&tunnels, "a").await;
-    let charge = || Budget::default().charge(1);
-    let mut carried = tunnels.dial("a", "a:10250", charge()).await.unwrap();
+    let mut carried = dial(&tunnels, "a", "a:10250").await.unwrap();
     kept.retire();
-    assert!(matches!(tunnels.dial("a", "a:10250", charge()).await, Err(TunnelError::None)));
-    assert_eq!(tunnels.plan("a").len(), 1, "as if there were none");
+    assert!(matches!(dial(&tunnels, "a", "a:10250").await, Err(TunnelError::None)));
+    assert_eq!(tunnels.plan("a", Destination::Kubelet).len(), 1, "as if there were none");
     carried.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
     carried.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn connections_to_pods_leave_places_in_the_tunnel_for_the_kubelet() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let mut far = Far::start("kubelet").await;
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let pods = kubelets.tunnels().of("a").remove(0).pods;
+    let places = u32::try_from(limits::TUNNEL_POD_STREAMS).unwrap();
+    let taken = pods.try_acquire_many_owned(places).unwrap();
+    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
+    assert!(error.message.ends_with("as many connections to pods as it may have, 256"), "{error:?}");
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "kubelet");
+    drop(taken);
+    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
+    assert!(error.message.contains("403 Forbidden"), "the node is asked again: {error:?}");
 }

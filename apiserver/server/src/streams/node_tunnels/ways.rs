@@ -1,14 +1,27 @@
-//! The choice between the two ways to a kubelet, from what is known of its node: pure functions on plain data. Times
-//! are those of any one clock.
+//! The choice between the two ways to a kubelet or a pod, from what is known of its node: pure functions on plain data.
+//! Times are those of any one clock.
 
 use std::time::Duration;
 
 use crate::limits;
 
-/// The way of a connection to a kubelet.
+/// The server on a node that is to be reached. A firewall may let connections pass to the one and not to the other, so
+/// that each has an experience of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    Kubelet,
+    /// A pod, or another port of the node.
+    Pod,
+}
+
+impl Destination {
+    pub const ALL: [Self; 2] = [Self::Kubelet, Self::Pod];
+}
+
+/// The way of a connection to a server on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// To the address in the node's status.
+    /// To the address in the status of the node or the pod.
     Direct,
     /// Through a tunnel that the node keeps to this server.
     Tunnel,
