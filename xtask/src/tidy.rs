@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the house rules that can be checked mechanically.
 
 mod comments;
+mod commits;
 mod cycles;
 mod features;
 
@@ -156,6 +157,7 @@ pub fn run() -> Result<()> {
     breaches.extend(conformance::breaches()?);
     breaches.extend(status::breaches()?);
     breaches.extend(security::breaches()?);
+    breaches.extend(commits::breaches());
     let mut warnings = Vec::new();
     breaches.extend(import_cycles(&files)?);
     breaches.extend(doc_comments(&files)?);

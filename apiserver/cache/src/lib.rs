@@ -55,7 +55,7 @@ pub type Objects = imbl::OrdMap<Arc<str>, Arc<Entry>>;
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pub objects: Objects,
-    /// The same by [`Cache::indexed`]; empty for kinds without such a field.
+    /// The objects by [`Cache::indexed`]; empty for kinds without such a field.
     pub index: Index,
     /// Revision of the newest change of this kind; the state is the same at every later revision
     /// that the feed has passed.
@@ -143,13 +143,13 @@ enum Phase {
 type Pending = (Arc<str>, Revision, Option<Arc<Entry>>);
 
 impl Cache {
-    /// An empty cache. `convert` is for a version in which the objects are not kept, and for custom
+    /// Returns an empty cache. `convert` is for a version in which the objects are not kept, and for custom
     /// kinds; the caches of both are idle at first.
     pub fn new(resource: Arc<Resource>, convert: Option<Convert>) -> Self {
         Self::within(resource, convert, &Totals::default())
     }
 
-    /// The same for a cache whose past counts in `totals`.
+    /// Returns an empty cache whose past counts in `totals`.
     fn within(resource: Arc<Resource>, convert: Option<Convert>, totals: &Totals) -> Self {
         let custom = resource.custom.is_some();
         let fields =
@@ -246,7 +246,7 @@ impl Cache {
         self.leave(Phase::Idle);
     }
 
-    /// The same for ever: the feed does not know it any more.
+    /// Stops following the store for ever, and closes watchers: the feed does not know the cache any more.
     fn retire(&self) {
         self.leave(Phase::Gone);
     }

@@ -18,7 +18,7 @@ pub const HISTORY_MAX: usize = 102_400;
 /// Bytes that the history of one kind keeps alive: objects that changes have replaced, and watch frames.
 /// The oldest changes go when objects take three quarters of it; the rest is left to frames.
 pub const HISTORY_BYTES: usize = 64 << 20;
-/// The same of all kinds together; beyond three quarters of it the largest history is halved.
+/// Bytes that the histories of all kinds keep alive together; beyond three quarters of it the largest history is halved.
 pub const HISTORY_BYTES_ALL: usize = 256 << 20;
 /// The history that each kind may hold, however much the others do.
 pub const HISTORY_SHARE: usize = 4 << 20;
@@ -28,7 +28,7 @@ pub const WATCHER_QUEUE: usize = 1024;
 pub const SNAPSHOTS: usize = 32;
 /// Bytes that the snapshots of one kind keep alive; beyond it the oldest go.
 pub const SNAPSHOT_BYTES: usize = 64 << 20;
-/// The same of all kinds together; beyond it the kind with most loses its oldest.
+/// Bytes that the snapshots of all kinds keep alive together; beyond it the kind with most loses its oldest.
 pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
 /// The charge for each object that a snapshot keeps alive, besides its bytes: nodes of the tree that contains
 /// it.

@@ -34,12 +34,12 @@ impl Cache {
 impl Observers {
     /// Tells of a change that is about to be seen.
     pub(super) fn before(&self, old: Option<&Entry>, new: Option<&Entry>) {
-        tell(&self.first, old, new);
+        notify(&self.first, old, new);
     }
 
     /// Tells of a change that can be seen.
     pub(super) fn after(&self, old: Option<&Entry>, new: Option<&Entry>) {
-        tell(&self.second, old, new);
+        notify(&self.second, old, new);
     }
 
     /// [`Observers::before`] for each object of a whole state.
@@ -47,13 +47,13 @@ impl Observers {
         if self.first.get().is_none() {
             return;
         }
-        let tell_each = |entries: &[Arc<Entry>]| {
+        let notify_each = |entries: &[Arc<Entry>]| {
             for entry in entries {
                 self.before(before.get(&*entry.key).map(|old| &**old), Some(entry));
             }
         };
         if entries.len() < limits::LOAD_ALONE {
-            return tell_each(entries);
+            return notify_each(entries);
         }
         // A start waits for this.
         let (one, other) = entries.split_at(entries.len() / 2);
@@ -62,14 +62,14 @@ impl Observers {
                 clippy::disallowed_methods,
                 reason = "joined at once, and what comes out is the same on one thread"
             )]
-            let first = scope.spawn(|| tell_each(one));
-            tell_each(other);
+            let first = scope.spawn(|| notify_each(one));
+            notify_each(other);
             first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         });
     }
 }
 
-fn tell(observer: &OnceLock<Observer>, old: Option<&Entry>, new: Option<&Entry>) {
+fn notify(observer: &OnceLock<Observer>, old: Option<&Entry>, new: Option<&Entry>) {
     if let Some(observer) = observer.get() {
         observer(old, new);
     }

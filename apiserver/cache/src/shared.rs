@@ -90,7 +90,7 @@ impl Values {
         size_of_val(&*self.places) + others.map(|text| size_of::<Arc<str>>() + text.len()).sum::<usize>()
     }
 
-    /// The same for who only compares: texts have the order of their bytes.
+    /// Returns the bytes of a value, to compare it: texts have the order of their bytes.
     pub fn bytes<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a [u8] {
         let Some(place) = self.places.get(place) else { return &[] };
         match place.length() {

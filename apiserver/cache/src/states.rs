@@ -17,7 +17,7 @@ use crate::limits;
 #[derive(Default)]
 pub struct Past {
     pub objects: Objects,
-    /// The same by [`Cache::indexed`], where this is known of the state.
+    /// The objects by [`Cache::indexed`], where this is known of the state.
     pub index: Option<Index>,
 }
 
@@ -228,7 +228,7 @@ impl States {
         past
     }
 
-    /// The same for a state that is kept already.
+    /// Counts one more reader of a state that is kept already; `None` if it is not.
     pub(super) fn read_retained(&self, revision: Revision) -> Option<Weak<Past>> {
         let mut inner = lock(&self.inner);
         let kept = inner.all.get_mut(&revision)?;

@@ -295,7 +295,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The same for functions of lists.
+    /// Returns the cost and the size of the result of a function of lists.
     fn of_lists(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
         let one = sizes.first().copied().unwrap_or(UNKNOWN);
         match call.function.as_str() {
@@ -318,7 +318,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The same for functions of Kubernetes' own libraries.
+    /// Returns the cost and the size of the result of a function of Kubernetes' own libraries.
     fn of_libraries(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
         let at = |index: usize| sizes.get(index).copied().unwrap_or(UNKNOWN);
         let one = at(0);

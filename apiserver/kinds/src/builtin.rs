@@ -160,7 +160,7 @@ fn prepared(kind: &'static Kind) -> (Change, ChangeFrom, ChangeFrom) {
     )
 }
 
-/// The same hooks for a version of another shape.
+/// Returns the hooks of `plain` for a version of another shape.
 fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
     let stored_form = |object: &Value| {
         let mut object = object.clone();

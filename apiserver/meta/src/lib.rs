@@ -8,6 +8,7 @@ mod error_chain;
 pub mod finalizers;
 pub mod fnv;
 pub mod identity;
+pub mod networks;
 pub mod nodes;
 pub mod pem;
 pub mod platform;

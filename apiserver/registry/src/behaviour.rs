@@ -153,7 +153,7 @@ pub struct Behaviour {
     pub prepare_create: Change,
     /// Sets what a client may not change on update; arguments: new, old.
     pub prepare_update: ChangeFrom,
-    /// The same for a write of the status; arguments: new, old.
+    /// Sets what a client may not change by a write of the status; arguments: new, old.
     pub prepare_status: ChangeFrom,
     /// Changes of a status that are the present time; arguments: new, old, now.
     pub prepare_status_times: Option<ChangeAt>,

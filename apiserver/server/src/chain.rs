@@ -3,7 +3,9 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
 use futures::FutureExt;
@@ -16,6 +18,7 @@ use http_body::Body as _;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Member;
 
+use crate::access::Access;
 use crate::authorize;
 use crate::authorize::Authorized;
 use crate::body;
@@ -26,10 +29,12 @@ use crate::clients::delivery::Payer;
 use crate::clients::{intake, lanes};
 use crate::context::Context;
 use crate::errors::too_many_requests;
+use crate::lifetime::Lifetime;
 use crate::limits;
 use crate::metrics;
-use crate::metrics::{Authentication, Guard, Requests};
+use crate::metrics::{Authentication, Guard, Metrics, Requests};
 use crate::negotiate;
+use crate::objects::Objects;
 use crate::probes;
 use crate::query::Query;
 use crate::request::{ClientAddress, PeerCertificate, RequestInfo};
@@ -51,11 +56,11 @@ const ENDING: &str = "The apiserver is shutting down, please try again later.";
 /// Answers any request.
 pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response<Body> {
     let started = Instant::now();
-    let mut audit_id = audit_id(&server, request.headers());
+    let mut audit_id = audit_id(server.ambient(), request.headers());
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let info = Arc::new(info.upgrading(streams::requested_upgrade(request.headers()).is_some()));
-    let seen = Seen::of(&server, &info, &query, &request);
+    let seen = Seen::of(server.objects(), &info, &query, &request);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
     // Streams are read by programs.
     let pretty = !info.is_long_running()
@@ -74,7 +79,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     let request = Request::from_parts(parts, body);
     // A client that goes away takes the work along, wherever it is.
     let pending = Pending(Some(Arc::clone(&seen.requests)));
-    let mut response = if refuses(&server, &info, &request) {
+    let mut response = if refuses(server.lifetime(), &info, &request) {
         too_late(request.version())
     } else {
         recover_panic(Arc::clone(&server), info, query, request).await
@@ -93,22 +98,22 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     // No two are the same: in HTTP/2's table of headers each would push out one that comes again.
     audit_id.set_sensitive(true);
     headers.insert(AUDIT_ID, audit_id);
-    seen.answered(&server, response, started, in_flight)
+    seen.answered((server.metrics(), server.config().request_timeout), response, started, in_flight)
 }
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// Returns the id of a request: the client's choice, or a new one.
-fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
+fn audit_id(ambient: &Ambient, headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(AUDIT_ID).filter(|value| (1..=limits::AUDIT_ID).contains(&value.len()));
-    let new = || HeaderValue::from_str(&server.ambient().uid());
+    let new = || HeaderValue::from_str(&ambient.uid());
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Returns `true` for a request after the end was announced and the delay is over. Probes are answered, and so
 /// are the components of this process, which end after the server.
-fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
-    server.lifetime().refusing().is_cancelled()
+fn refuses(lifetime: &Lifetime, info: &RequestInfo, request: &Request<Body>) -> bool {
+    lifetime.refusing().is_cancelled()
         && request.extensions().get::<Identity>().is_none()
         && probes::probe(&info.path).is_none()
 }
@@ -151,8 +156,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(server: &Server, info: &RequestInfo, query: &Query, request: &Request<Body>) -> Self {
-        let known = known(server, info);
+    fn of(objects: &Objects, info: &RequestInfo, query: &Query, request: &Request<Body>) -> Self {
+        let known = known(objects, info);
         let label = |text| if known { text } else { "" };
         let scope = match (info.namespace.is_empty(), info.name.is_empty()) {
             _ if !known => "",
@@ -173,7 +178,7 @@ impl Seen {
             scope,
         ];
         Self {
-            requests: server.metrics().requests(&labels),
+            requests: objects.metrics().requests(&labels),
             long_running: info.is_long_running(),
             read: matches!(verb, "GET" | "LIST"),
             validation: matches!(verb, "POST" | "PUT" | "PATCH" | "APPLY").then(|| validation(query)),
@@ -183,7 +188,7 @@ impl Seen {
     /// Records an answer; one that is sent in pieces is in flight until its end.
     fn answered(
         self,
-        server: &Server,
+        (metrics, timeout): (&Metrics, Duration),
         mut response: Response<Body>,
         started: Instant,
         in_flight: Option<Guard>,
@@ -192,9 +197,9 @@ impl Seen {
         let size = response.body().size_hint().exact();
         self.requests.value.ended(code, took, size.filter(|_| self.read));
         if let Some(how) = self.validation {
-            server.metrics().fields_validated(how, took);
+            metrics.fields_validated(how, took);
         }
-        if code == 429 || (code == 504 && took >= server.config().request_timeout) {
+        if code == 429 || (code == 504 && took >= timeout) {
             self.requests.value.terminated(code);
         }
         if size.is_none() {
@@ -254,9 +259,9 @@ fn fixed_path(path: &str) -> &'static str {
 }
 
 /// Returns `true` if the path names a served resource, so that metrics may use it as a label.
-fn known(server: &Server, info: &RequestInfo) -> bool {
+fn known(objects: &Objects, info: &RequestInfo) -> bool {
     info.is_resource
-        && server.objects().kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
+        && objects.kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
             info.subresource.is_empty() || resource.subresources.iter().any(|s| s.name == info.subresource)
         })
 }
@@ -284,8 +289,14 @@ async fn recover_panic(
     }
 }
 
-/// Determines the identity: a client in the process, a certificate, a token, or anonymous; 401.
-fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, ApiError> {
+/// Determines the identity: a client in the process, a certificate, a token, or, where `anonymous` requests are
+/// accepted, nobody's; 401.
+fn identify(
+    access: &Access,
+    metrics: &Metrics,
+    anonymous: bool,
+    request: &mut Request<Body>,
+) -> Result<Identity, ApiError> {
     let unauthorized = || ApiError::new(401, "Unauthorized", "Unauthorized");
     let identity = match request.extensions_mut().remove::<Identity>() {
         Some(identity) => identity,
@@ -293,10 +304,10 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
             websocket::move_token(request.headers_mut())?;
             let certificate = request.extensions().get::<PeerCertificate>().map(|c| c.0.clone());
             let authorization = request.headers().get(AUTHORIZATION);
-            match server.access().authenticator() {
+            match access.authenticator() {
                 Some(authenticator) => {
                     if let Some(left) = certificate.as_ref().and_then(|c| authenticator.seconds_left(c)) {
-                        server.metrics().certificate_shown(left);
+                        metrics.certificate_shown(left);
                     }
                     authenticator.authenticate(certificate.as_ref(), authorization)?
                 }
@@ -307,7 +318,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
     };
     // A good token counts with any certificate; an anonymous request with a wrong certificate is refused.
     let wrong = request.extensions().get::<UnknownCertificate>().is_some();
-    if (wrong || !server.config().anonymous) && identity.user == "system:anonymous" {
+    if (wrong || !anonymous) && identity.user == "system:anonymous" {
         return Err(unauthorized());
     }
     Ok(identity)
@@ -321,7 +332,7 @@ async fn authenticate(
     mut request: Request<Body>,
 ) -> Answer {
     let began = Instant::now();
-    let identity = identify(&server, &mut request);
+    let identity = identify(server.access(), server.metrics(), server.config().anonymous, &mut request);
     let (result, user) = match &identity {
         Ok(identity) => (Authentication::Success, identity.user.as_str()),
         Err(_) => (Authentication::Failure, ""),

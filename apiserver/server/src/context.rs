@@ -14,6 +14,31 @@ use crate::request::RequestInfo;
 use crate::server::Server;
 use crate::warning_header::shortened;
 
+/// Makes the contexts of the server's own writes, which no client asked for.
+#[derive(Clone)]
+pub struct OwnContexts(Arc<Server>);
+
+impl OwnContexts {
+    /// Returns the contexts of the writes of `server`.
+    pub fn new(server: Arc<Server>) -> Self {
+        Self(server)
+    }
+
+    /// Returns a context for writes to a collection.
+    pub fn collection(&self, namespace: &str) -> Context {
+        self.object(namespace, "", "")
+    }
+
+    /// Returns a context for writes to one object, through a subresource or none.
+    pub fn object(&self, namespace: &str, name: &str, subresource: &str) -> Context {
+        let info = Arc::new(RequestInfo::internal(namespace, name, subresource));
+        let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
+        let server = Arc::clone(&self.0);
+        let context = Context::new(server, info, Query::default(), HeaderMap::new(), identity);
+        Context { internal: true, ..context }
+    }
+}
+
 /// One request, after authentication.
 pub struct Context {
     pub server: Arc<Server>,
@@ -44,17 +69,9 @@ impl Context {
         Self { server, info, query, headers, identity, internal: false, budget, place, warnings }
     }
 
-    /// Returns a context for the server's own writes to a collection.
-    pub fn internal(server: Arc<Server>, namespace: &str) -> Self {
-        Self::internal_to(server, namespace, "", "")
-    }
-
-    /// Returns a context for the server's own writes to one object, through a subresource or none.
-    pub fn internal_to(server: Arc<Server>, namespace: &str, name: &str, subresource: &str) -> Self {
-        let info = Arc::new(RequestInfo::internal(namespace, name, subresource));
-        let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
-        let context = Self::new(server, info, Query::default(), HeaderMap::new(), identity);
-        Self { internal: true, ..context }
+    /// Returns the contexts of writes that the server makes in its own name while it answers this request.
+    pub fn own_contexts(&self) -> OwnContexts {
+        OwnContexts(Arc::clone(&self.server))
     }
 
     /// Returns the same request with other headers.

@@ -25,9 +25,9 @@ pub struct Document {
     pub bytes: Bytes,
     /// Without quotes.
     pub etag: String,
-    /// The same compressed, once it has been requested.
+    /// `bytes` compressed, once it has been requested.
     packed: OnceLock<Bytes>,
-    /// The same in protobuf, once it has been requested.
+    /// The document in protobuf, once it has been requested.
     protobuf: OnceLock<Arc<Document>>,
 }
 

@@ -8,22 +8,24 @@ use http::header::{HeaderName, HeaderValue};
 use crate::body::Body;
 use crate::context::Context;
 use crate::hooks::HOOKS;
+use crate::lifetime::Lifetime;
+use crate::objects::Objects;
 use crate::probes::Kind;
 use crate::respond;
-use crate::server::Server;
 
 /// The store has this long to answer, as in Kubernetes, and the caches to be as new as it is.
 const STORE: Duration = Duration::from_secs(2);
 
 impl Kind {
     /// In the order in which they are made and shown.
-    fn checks(self, server: &Server) -> Vec<&'static str> {
+    /// `identified`: the server has a Lease.
+    fn checks(self, identified: bool) -> Vec<&'static str> {
         let ready = self == Self::Readyz;
         let mut names = vec!["ping", "log", "etcd"];
         if ready {
             names.extend(["etcd-readiness", "informer-sync"]);
         }
-        let identity = |hook: &&str| !hook.contains("identity") || server.config().identity.is_some();
+        let identity = |hook: &&str| !hook.contains("identity") || identified;
         names.extend(HOOKS.iter().copied().filter(identity));
         if ready {
             names.push("shutdown");
@@ -35,12 +37,13 @@ impl Kind {
 /// Makes the checks. With `only` a single one.
 pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body> {
     let server = &context.server;
-    let names = kind.checks(server);
+    let (objects, lifetime) = (server.objects(), server.lifetime());
+    let names = kind.checks(server.config().identity.is_some());
     if !only.is_empty() {
         if !names.contains(&only) {
             return respond::no_such_page();
         }
-        return match check(server, only).await {
+        return match check(objects, lifetime, only).await {
             Ok(()) => text(200, "ok".to_owned()),
             Err(why) => text(500, format!("internal server error: {why}\n")),
         };
@@ -48,9 +51,9 @@ pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body>
     let excluded: Vec<&str> = context.query.all("exclude").collect();
     let (mut report, mut failed) = (String::new(), Vec::new());
     // At the same time, so that a store which does not answer is waited for once.
-    let checks = names
-        .iter()
-        .map(|name| async { if excluded.contains(name) { None } else { Some(check(server, name).await) } });
+    let checks = names.iter().map(|name| async {
+        if excluded.contains(name) { None } else { Some(check(objects, lifetime, name).await) }
+    });
     for (name, result) in names.iter().zip(futures::future::join_all(checks).await) {
         let Some(result) = result else {
             report.push_str(&format!("[+]{name} excluded: ok\n"));
@@ -91,20 +94,14 @@ fn text(code: u16, content: String) -> Response<Body> {
     response
 }
 
-async fn check(server: &Server, name: &str) -> Result<(), String> {
+async fn check(objects: &Objects, lifetime: &Lifetime, name: &str) -> Result<(), String> {
     match name {
-        "etcd" | "etcd-readiness" => in_time(server.objects().store().revision()).await,
-        "informer-sync" if server.objects().caches().passed() == 0 => {
-            Err("the caches are not loaded".to_owned())
-        }
+        "etcd" | "etcd-readiness" => in_time(objects.store().revision()).await,
+        "informer-sync" if objects.caches().passed() == 0 => Err("the caches are not loaded".to_owned()),
         // Caches that have fallen behind the store are as bad as none.
-        "informer-sync" => in_time(server.objects().fresh()).await,
-        "shutdown" if server.lifetime().draining().is_cancelled() => {
-            Err("process is shutting down".to_owned())
-        }
-        hook if HOOKS.contains(&hook) && !server.lifetime().hooks().is_done(hook) => {
-            Err("not finished".to_owned())
-        }
+        "informer-sync" => in_time(objects.fresh()).await,
+        "shutdown" if lifetime.draining().is_cancelled() => Err("process is shutting down".to_owned()),
+        hook if HOOKS.contains(&hook) && !lifetime.hooks().is_done(hook) => Err("not finished".to_owned()),
         _ => Ok(()),
     }
 }

@@ -9,25 +9,48 @@ use http::{Request, Response};
 
 use crate::body::Body;
 use crate::chain;
+use crate::context::OwnContexts;
 use crate::maintain;
-use crate::maintain::definitions;
+use crate::maintain::{OwnObjects, Settings, Upkeep, definitions};
 use crate::server::Server;
 
 impl Server {
+    /// Returns the handles and settings of the background tasks.
+    fn upkeep(self: &Arc<Self>) -> Upkeep {
+        let config = self.config();
+        Upkeep {
+            own: OwnObjects::new(Arc::clone(self.objects()), OwnContexts::new(Arc::clone(self))),
+            addresses: Arc::clone(self.addresses()),
+            lifetime: Arc::clone(self.lifetime()),
+            notifications: Arc::clone(self.notifications()),
+            endpoint: Arc::clone(self.endpoint_turn()),
+            settings: Settings {
+                advertise: config.advertise,
+                service_cidrs: config.service_cidrs.clone(),
+                node_ports: config.node_ports.clone(),
+                bootstrap_tokens: config.bootstrap_tokens,
+                client_ca: config.client_ca.clone(),
+                identity: config.identity.clone(),
+                compaction_interval: config.compaction_interval,
+            },
+        }
+    }
+
     /// Runs caches, bootstrap and upkeep on the current runtime until [`Server::stop`].
     pub fn start(self: &Arc<Self>) {
         let caches = Arc::clone(self.objects().caches());
         let shutdown = self.lifetime().shutdown().clone();
         tokio::spawn(async move { caches.run(shutdown).await });
-        tokio::spawn(maintain::run(Arc::clone(self)));
-        tokio::spawn(definitions::run(Arc::clone(self)));
+        let upkeep = self.upkeep();
+        tokio::spawn(definitions::run(upkeep.own.clone(), Arc::clone(&upkeep.lifetime)));
+        tokio::spawn(maintain::run(upkeep));
     }
 
     /// Announces the end: the server reports that it is not ready, everything else continues. Withdraws the
     /// objects by which others know this server, and returns when that is done.
     pub async fn drain(self: &Arc<Self>) {
         self.lifetime().draining().cancel();
-        maintain::withdraw(self).await;
+        maintain::withdraw(&self.upkeep()).await;
     }
 
     /// Ends watches and upkeep. Requests in flight are answered.

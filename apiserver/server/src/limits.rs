@@ -47,8 +47,8 @@ pub const CONVERTED_PAGE: usize = 500;
 pub const CONVERTED_GROWTH: usize = 4;
 /// The number of bytes that a list in protobuf keeps of the objects encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
-/// The same for a list whose objects' lengths have not been counted yet: it is still encoded only once if it
-/// is no longer than this.
+/// The number of bytes that such a list keeps if the lengths of its objects have not been counted yet: it is still
+/// encoded only once if it is no longer than this.
 pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
@@ -154,26 +154,26 @@ pub const HELD_BY_TUNNELED: usize =
 pub const HELD_BY_SELECTOR: usize = 96;
 /// The charge for the key of an object that is still to be added to an answer, besides its text.
 pub const HELD_BY_KEY: usize = 48;
-/// The same for an answer that is compressed as it is sent: the compressor's tables.
+/// The charge for an answer that is compressed as it is sent: the compressor's tables.
 pub const HELD_BY_GZIP: usize = 384 * 1024;
 /// Bytes that the requests and answers of one connection may hold. Like those below, it is exceeded by no
 /// more than the pieces that are being made at the moment when it is reached, one for each thread.
 pub const HELD_BY_CONNECTION: usize = 32 << 20;
-/// The same of one identity on all its connections; the ServiceAccounts of a namespace count as one.
+/// Bytes that one identity may hold on all its connections; the ServiceAccounts of a namespace count as one.
 pub const HELD_BY_IDENTITY: usize = 64 << 20;
-/// The same of all clients without credentials.
+/// Bytes that all clients without credentials may hold together.
 pub const HELD_BY_ANONYMOUS: usize = 16 << 20;
-/// The same of probes from one address.
+/// Bytes that the probes from one address may hold.
 pub const HELD_BY_PROBES_OF_ADDRESS: usize = 1 << 20;
-/// The same of all probes.
+/// Bytes that all probes may hold together.
 pub const HELD_BY_PROBES: usize = 64 << 20;
-/// The same of all authenticated clients that do not belong to one of the following.
+/// Bytes that all authenticated clients that do not belong to one of the following may hold together.
 pub const HELD_BY_TENANTS: usize = 512 << 20;
-/// The same of nodes.
+/// Bytes that all nodes may hold together.
 pub const HELD_BY_NODES: usize = 256 << 20;
-/// The same of components of the control plane.
+/// Bytes that the components of the control plane may hold together.
 pub const HELD_BY_SYSTEM: usize = 256 << 20;
-/// The same of the members of `system:masters`.
+/// Bytes that the members of `system:masters` may hold together.
 pub const HELD_BY_ADMINISTRATORS: usize = 256 << 20;
 /// The body of a request has this long before it has to come at `UPLOAD_RATE`.
 pub const UPLOAD_GRACE: Duration = Duration::from_secs(10);
@@ -182,7 +182,7 @@ pub const UPLOAD_RATE: u64 = 4 * 1024;
 /// Larger bodies take turns, bytes: of tenants one fewer at one time than there are processors, and as many
 /// of nodes.
 pub const HEAVY_BODY: usize = 256 * 1024;
-/// The same for the control plane, at one time.
+/// Larger bodies of the control plane that are read at one time.
 pub const HEAVY_OF_SYSTEM: usize = 8;
 /// The limit on Lease requests of the control plane at one time, and on heartbeats of nodes apart from them:
 /// so many reads, and so many writes.
@@ -193,11 +193,11 @@ pub const SYSTEM_READS_IN_FLIGHT: usize = READS_IN_FLIGHT;
 pub const SYSTEM_WRITES_IN_FLIGHT: usize = WRITES_IN_FLIGHT;
 /// One identity may take this part of the places of its lane, a quarter.
 pub const SHARE_OF_IDENTITY: usize = 4;
-/// The same of all clients without credentials.
+/// All clients without credentials together may take this part of the places, an eighth.
 pub const SHARE_OF_ANONYMOUS: usize = 8;
-/// The same of one node.
+/// One node may take this part of the places of its lane, an eighth.
 pub const SHARE_OF_NODE: usize = 8;
-/// The same of one component of the control plane.
+/// One component of the control plane may take this part of the places of its lane, a half.
 pub const SHARE_OF_SYSTEM: usize = 2;
 /// An unpacked OpenAPI document is kept this long after it was unpacked, and as long as it is being sent.
 pub const UNPACKED_AGE: Duration = Duration::from_secs(10);
@@ -246,7 +246,7 @@ pub const REQUEST_EARNS: u64 = 64 * FRAME_COST;
 pub const LISTEN_BACKLOG: u32 = 4_096;
 /// The number of bytes that clients may send on one HTTP/2 connection before they are read.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
-/// The same on one stream.
+/// The number of bytes that clients may send on one HTTP/2 stream before they are read.
 pub const STREAM_WINDOW: u32 = 128 * 1024;
 /// The number of bytes that wait to be sent on one HTTP/2 stream; one slice may exceed it.
 pub const STREAM_SEND_BUFFER: usize = 256 * 1024;

@@ -10,8 +10,11 @@ use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
+use crate::addresses::Addresses;
 use crate::body;
 use crate::body::Body;
+use crate::build::Build;
+use crate::clients::Clients;
 use crate::clients::accounts::Class;
 use crate::context::Context;
 use crate::discovery;
@@ -21,12 +24,12 @@ use crate::health;
 use crate::limits;
 use crate::metrics;
 use crate::negotiate;
+use crate::objects::Objects;
 use crate::probes;
 use crate::respond;
 use crate::respond::Answer;
 use crate::respond::Shared;
-use crate::server::Server;
-use crate::streams::Destination;
+use crate::streams::{Destination, Kubelets};
 use crate::verbs::unknown;
 use apiserver_cache::form::Format;
 
@@ -301,24 +304,36 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     } else {
         let size = tokio::time::timeout(SIZE, context.server.objects().store().size_bytes()).await;
         let size = size.ok().and_then(Result::ok).flatten();
-        metrics.page(format, &state(&context.server, size, taken(&context.server).await))
+        let server = &context.server;
+        metrics.page(
+            format,
+            &metrics::State {
+                caches: caches(server.objects()),
+                store_bytes: size,
+                usage: server.objects().store().usage(),
+                build: build_labels(&server.config().build),
+                taken: taken(server.addresses()).await,
+                clients: clients(server.clients()),
+                tunnels: server.kubelets().map(tunnels).unwrap_or_default(),
+            },
+        )
     };
     let page = Bytes::from(page);
     Ok(respond::bytes_compressed(&context.headers, 200, format.media(), page))
 }
 
 /// Returns the numbers of allocated addresses and node ports.
-async fn taken(server: &Server) -> metrics::Taken {
-    let Ok(allocator) = server.addresses().allocator() else { return metrics::Taken::default() };
+async fn taken(addresses: &Addresses) -> metrics::Taken {
+    let Ok(allocator) = addresses.allocator() else { return metrics::Taken::default() };
     let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();
     metrics::Taken { addresses: allocator.addresses_taken(), ports }
 }
 
-fn clients(server: &Server) -> metrics::Clients {
-    let connections = server.clients().connections();
+fn clients(clients: &Clients) -> metrics::Clients {
+    let connections = clients.connections();
     let counts = connections.counts();
     metrics::Clients {
-        held: Class::ALL.map(Class::name).into_iter().zip(server.clients().accounts().held()).collect(),
+        held: Class::ALL.map(Class::name).into_iter().zip(clients.accounts().held()).collect(),
         connections: vec![
             ("handshake", counts.handshakes),
             ("unauthenticated", counts.unknown),
@@ -334,9 +349,10 @@ fn clients(server: &Server) -> metrics::Clients {
     }
 }
 
-fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> metrics::State {
-    let custom = server.objects().caches().live_custom();
-    let caches = server.objects().caches().iter().chain(&custom).map(|cache| {
+/// Returns the figures of the watch caches, one for each kind.
+fn caches(objects: &Objects) -> Vec<metrics::CacheState> {
+    let custom = objects.caches().live_custom();
+    let caches = objects.caches().iter().chain(&custom).map(|cache| {
         let snapshot = cache.snapshot();
         metrics::CacheState {
             group: cache.resource.group.clone(),
@@ -358,8 +374,13 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
             by_kind.push(state);
         }
     }
-    let version = server.config().build.version();
-    let build = [
+    by_kind
+}
+
+/// Returns the build information as labels.
+fn build_labels(build: &Build) -> Vec<(&'static str, String)> {
+    let version = build.version();
+    let labels = [
         ("build_date", "buildDate"),
         ("compiler", "compiler"),
         ("git_commit", "gitCommit"),
@@ -371,14 +392,10 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
         ("platform", "platform"),
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
-    let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    let usage = server.objects().store().usage();
-    let (clients, tunnels) = (clients(server), tunnels(server));
-    metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients, tunnels }
+    labels.into_iter().map(|(label, key)| (label, text(key))).collect()
 }
 
-fn tunnels(server: &Server) -> metrics::Tunnels {
-    let Ok(kubelets) = server.kubelets() else { return metrics::Tunnels::default() };
+fn tunnels(kubelets: &Kubelets) -> metrics::Tunnels {
     let tunnels = kubelets.tunnels();
     metrics::Tunnels {
         open: tunnels.open(),

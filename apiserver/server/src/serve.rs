@@ -19,15 +19,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::BoxError;
 
+use crate::access::Access;
 use crate::body::Body;
 use crate::chain;
 use crate::chain::UnknownCertificate;
-use crate::clients::connections::{Active, Connection, Place};
+use crate::clients::accounts::Accounts;
+use crate::clients::connections::{Active, Connection, Connections, Place};
 use crate::clients::delivery;
 use crate::close_notify::Farewell;
 use crate::connection_bounds;
 use crate::connection_bounds::Spoken;
 use crate::limits;
+use crate::metrics::Metrics;
 use crate::request::PeerCertificate;
 use crate::server::Server;
 use crate::write_coalescing::Corked;
@@ -63,8 +66,9 @@ pub async fn serve(
     if let Ok(address) = listener.local_addr() {
         server.addresses().listens_on(address);
     }
-    let (delay, refuse_politely) =
-        (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
+    let config = server.config();
+    let (delay, refuse_politely) = (config.shutdown_delay, config.shutdown_send_retry_after);
+    let idle = || idle(server.metrics(), config.request_timeout);
     let door = Door {
         acceptor: TlsAcceptor::from(tls.config()),
         tls,
@@ -72,7 +76,10 @@ pub async fn serve(
         connections: TaskTracker::new(),
         closing: CancellationToken::new(),
     };
-    let _sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(Arc::clone(&server))));
+    let _sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(
+        Arc::clone(server.clients().connections()),
+        Arc::clone(server.clients().accounts()),
+    )));
     door.open(&listener, shutdown.cancelled()).await;
     tracing::info!(?delay, "shutting down: no longer ready");
     let withdrawal = tokio::spawn({
@@ -84,11 +91,11 @@ pub async fn serve(
     }
     server.refuse();
     if refuse_politely {
-        door.open(&listener, idle(&server)).await;
+        door.open(&listener, idle()).await;
     }
     drop(listener);
     door.closing.cancel();
-    idle(&server).await;
+    idle().await;
     if let Err(error) = withdrawal.await {
         tracing::warn!(%error, "the server's endpoint was not withdrawn");
     }
@@ -100,23 +107,23 @@ pub async fn serve(
 }
 
 /// Closes idle connections, and cuts off answers that are not taken.
-async fn sweep(server: Arc<Server>) {
+async fn sweep(connections: Arc<Connections>, accounts: Arc<Accounts>) {
     loop {
         tokio::time::sleep(limits::SWEEP_EVERY).await;
-        server.clients().connections().sweep();
-        server.clients().accounts().wake();
+        connections.sweep();
+        accounts.wake();
     }
 }
 
-/// Waits until no request is in flight, as long as one may take.
-async fn idle(server: &Server) {
+/// Waits until no request is in flight, for at most the time that one may take.
+async fn idle(metrics: &Metrics, request_timeout: Duration) {
     let work = async {
-        while server.metrics().in_flight() > 0 {
+        while metrics.in_flight() > 0 {
             tokio::time::sleep(IDLE_CHECK).await;
         }
     };
-    if tokio::time::timeout(server.config().request_timeout, work).await.is_err() {
-        tracing::info!(left = server.metrics().in_flight(), "requests did not end in time");
+    if tokio::time::timeout(request_timeout, work).await.is_err() {
+        tracing::info!(left = metrics.in_flight(), "requests did not end in time");
     }
 }
 
@@ -157,7 +164,7 @@ impl Door {
 async fn handshake(
     stream: TcpStream,
     acceptor: TlsAcceptor,
-    server: &Server,
+    metrics: &Metrics,
 ) -> Result<TlsStream<TcpStream>, BoxError> {
     stream.set_nodelay(true)?;
     let result = match tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await {
@@ -165,7 +172,7 @@ async fn handshake(
         Ok(Err(error)) => error.into(),
         Err(elapsed) => elapsed.into(),
     };
-    server.metrics().handshake_failed();
+    metrics.handshake_failed();
     Err(result)
 }
 
@@ -174,17 +181,16 @@ fn certificate(
     stream: &TlsStream<TcpStream>,
     tls: &ListenerTls,
     place: &Place,
-    server: &Server,
+    (access, accounts): (&Access, &Arc<Accounts>),
 ) -> Option<Result<PeerCertificate, UnknownCertificate>> {
     let chain = stream.get_ref().1.peer_certificates().filter(|chain| !chain.is_empty())?;
     if !tls.vouches_for(chain) {
         return Some(Err(UnknownCertificate));
     }
     let own = chain[0].clone().into_owned();
-    let identity =
-        server.access().authenticator().map(|authenticator| authenticator.authenticate(Some(&own), None));
+    let identity = access.authenticator().map(|authenticator| authenticator.authenticate(Some(&own), None));
     if let Some(Ok(identity)) = identity {
-        place.authenticated(&server.clients().accounts().of(&identity));
+        place.authenticated(&accounts.of(&identity));
     }
     Some(Ok(PeerCertificate(own)))
 }
@@ -218,9 +224,10 @@ async fn connection(
     let stream = tokio::select! {
         biased;
         () = connection.closed().cancelled() => return Err("it gave way to another connection".into()),
-        stream = handshake(stream, acceptor, &server) => stream?,
+        stream = handshake(stream, acceptor, server.metrics()) => stream?,
     };
-    let certificate = certificate(&stream, &tls, &place, &server);
+    let accounts = server.clients().accounts();
+    let certificate = certificate(&stream, &tls, &place, (server.access(), accounts));
     place.shaken();
     let service = service_fn({
         let connection = Arc::clone(&connection);

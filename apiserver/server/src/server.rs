@@ -139,13 +139,13 @@ pub enum ServerError {
 /// The API server. Requests are served by [`Server::service`]; [`Server::start`] runs the rest.
 pub struct Server {
     config: ServerConfig,
-    objects: Objects,
+    objects: Arc<Objects>,
     access: Access,
     clients: Clients,
-    addresses: Addresses,
-    lifetime: Lifetime,
+    addresses: Arc<Addresses>,
+    lifetime: Arc<Lifetime>,
     notifications: Arc<Notifications>,
-    endpoint_turn: tokio::sync::Mutex<Endpoint>,
+    endpoint_turn: Arc<tokio::sync::Mutex<Endpoint>>,
     unpacked: Unpacked,
 }
 
@@ -165,36 +165,31 @@ impl Server {
         // Each of these follows the caches, in this order: rights change before anybody sees the objects.
         let (modes, issuer) = (&config.authorization, config.issuer.clone());
         let access = Access::new(&caches, modes, issuer, config.bootstrap_tokens, &ambient);
-        let addresses = Addresses::new(&caches, config.service_cidrs.clone(), config.advertise);
+        let addresses = Arc::new(Addresses::new(&caches, config.service_cidrs.clone(), config.advertise));
         let notifications = Arc::new(Notifications::default());
         notifications.observe(&caches);
         let queue = Arc::clone(metrics.definitions());
         let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&notifications), queue));
         custom::observe(&caches, &custom);
         let in_flight = [config.reads_in_flight, config.writes_in_flight];
+        let kubelets = config.kubelets.clone();
+        let objects =
+            Objects::new(store, registry, caches, custom, (ambient, metrics), kubelets, config.event_ttl);
         Ok(Arc::new(Self {
-            objects: Objects::new(
-                store,
-                registry,
-                caches,
-                custom,
-                (ambient, metrics),
-                config.kubelets.clone(),
-                config.event_ttl,
-            ),
+            objects: Arc::new(objects),
             access,
             clients: Clients::new(in_flight, config.connections),
             addresses,
-            lifetime: Lifetime::default(),
+            lifetime: Arc::default(),
             notifications,
-            endpoint_turn: tokio::sync::Mutex::default(),
+            endpoint_turn: Arc::default(),
             unpacked: Unpacked::default(),
             config,
         }))
     }
 
     /// Returns the store, the kinds and the watch caches.
-    pub fn objects(&self) -> &Objects {
+    pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
     }
 
@@ -209,12 +204,12 @@ impl Server {
     }
 
     /// Returns the addresses of Services and of this server.
-    pub(crate) fn addresses(&self) -> &Addresses {
+    pub(crate) fn addresses(&self) -> &Arc<Addresses> {
         &self.addresses
     }
 
     /// Returns the phase of this server's life.
-    pub(crate) fn lifetime(&self) -> &Lifetime {
+    pub(crate) fn lifetime(&self) -> &Arc<Lifetime> {
         &self.lifetime
     }
 
@@ -224,12 +219,12 @@ impl Server {
     }
 
     /// Held while this server writes its endpoint of the Service `kubernetes`.
-    pub(crate) fn endpoint_turn(&self) -> &tokio::sync::Mutex<Endpoint> {
+    pub(crate) fn endpoint_turn(&self) -> &Arc<tokio::sync::Mutex<Endpoint>> {
         &self.endpoint_turn
     }
 
     /// Returns the notifications for the tasks that maintain the server's own objects.
-    pub(crate) fn notifications(&self) -> &Notifications {
+    pub(crate) fn notifications(&self) -> &Arc<Notifications> {
         &self.notifications
     }
 

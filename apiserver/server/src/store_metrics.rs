@@ -54,12 +54,12 @@ impl Measured {
         member.value.seconds.observe(began.elapsed().as_secs_f64());
         if let Err(error) = result {
             member.value.failed.add(1);
-            self.tell(error);
+            self.log_failure(error);
         }
     }
 
     /// Logs an error with its cause; answers only name the failed operation.
-    fn tell(&self, error: &StoreError) {
+    fn log_failure(&self, error: &StoreError) {
         let own = matches!(
             error,
             StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Broken { .. }
@@ -107,7 +107,7 @@ impl Store for Measured {
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
-        self.inner.revision().await.inspect_err(|error| self.tell(error))
+        self.inner.revision().await.inspect_err(|error| self.log_failure(error))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

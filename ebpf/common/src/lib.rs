@@ -70,7 +70,7 @@ pub struct Config {
     pub snat_port_max: u16,
     /// Bits of [`config_flag`].
     pub flags: u32,
-    /// The same for v6; all zero for none.
+    /// The node's IPv6 address as a source; all zero for none.
     pub snat_address6: [u32; 4],
     /// Address ranges of services: network and mask, in network byte order. A mask of zero means no range.
     pub ranges4: [Range<u32>; 2],

@@ -15,7 +15,7 @@ pub const SERVICES: u32 = 131_072;
 /// Slots of flows, two per connection; a power of two. 64 + 5 bytes (v4): 34.5 MiB. With 100,000 connections
 /// it is 38 % full, and a set with its neighbour almost never.
 pub const FLOWS4: u32 = 524_288;
-/// The same for v6. 128 + 5 bytes: 8.3 MiB.
+/// Slots of flows of IPv6, two per connection; a power of two. 128 + 5 bytes: 8.3 MiB.
 pub const FLOWS6: u32 = 65_536;
 /// Datagrams whose fragments are in transit. 104 bytes each.
 pub const FRAGMENTS: u32 = 8_192;

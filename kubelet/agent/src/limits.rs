@@ -84,7 +84,8 @@ pub const TUNNEL_OPEN: Duration = Duration::from_secs(10);
 pub const TUNNEL_RETRY: Duration = Duration::from_millis(250);
 /// Maximum pause before a tunnel is opened again.
 pub const TUNNEL_RETRY_MAX: Duration = Duration::from_secs(5);
-/// The same for an API server that refused it: one that is starting, or of another make.
+/// Maximum pause before a tunnel is opened again to an API server that refused it: one that is starting, or of another
+/// make.
 pub const TUNNEL_REFUSED: Duration = Duration::from_secs(60);
 /// Age at which a tunnel is no failure when it ends.
 pub const TUNNEL_STEADY: Duration = Duration::from_secs(10);

@@ -21,19 +21,8 @@ use crate::{
             runtime_service_client::RuntimeServiceClient,
         },
     },
-    labels,
+    labels, limits,
 };
-
-/// Maximum size of an answer in bytes, as in containerd.
-const MAX_MESSAGE: usize = 16 << 20;
-/// Deadline of calls that only read.
-const SHORT: Duration = Duration::from_secs(10);
-/// Deadline of calls that start, stop or remove.
-const LONG: Duration = Duration::from_secs(120);
-/// Deadline of an image pull.
-const PULL: Duration = Duration::from_secs(30 * 60);
-/// Delay before a lost subscription to events is renewed.
-const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// The runtime's socket cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +76,8 @@ impl CriRuntime {
         let (sender, hints) = watch::channel(0);
         let subscription = tokio::spawn(subscribe(channel.clone(), sender));
         let this = Self {
-            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
-            images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(limits::ANSWER),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(limits::ANSWER),
             hints,
             _subscription: Arc::new(Subscription(subscription)),
         };
@@ -118,7 +107,7 @@ async fn subscribe(channel: Channel, hints: watch::Sender<u64>) {
             Err(status) if status.code() == Code::Unimplemented => return,
             Err(status) => debug!(%status, "cannot subscribe to the events of containerd"),
         }
-        tokio::time::sleep(RESUBSCRIBE).await;
+        tokio::time::sleep(limits::RESUBSCRIBE).await;
     }
 }
 
@@ -168,7 +157,7 @@ fn selector(pod_uid: Option<&str>) -> BTreeMap<String, String> {
 impl Runtime for CriRuntime {
     async fn version(&self) -> Result<Version> {
         let request = Request::new(wire::VersionRequest { version: "v1".to_owned() });
-        let answer = call("Version", SHORT, self.runtime.clone().version(request)).await?;
+        let answer = call("Version", limits::SHORT_CALL, self.runtime.clone().version(request)).await?;
         Ok(Version {
             name: answer.runtime_name,
             version: answer.runtime_version,
@@ -178,39 +167,48 @@ impl Runtime for CriRuntime {
 
     async fn status(&self) -> Result<RuntimeStatus> {
         let request = wire::StatusRequest { verbose: false };
-        Ok(call("Status", SHORT, self.runtime.clone().status(request)).await?.into())
+        Ok(call("Status", limits::SHORT_CALL, self.runtime.clone().status(request)).await?.into())
     }
 
     async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String> {
         let runtime_handler = config.runtime_handler.clone();
         let request = wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler };
-        Ok(call("RunPodSandbox", LONG, self.runtime.clone().run_pod_sandbox(request)).await?.pod_sandbox_id)
+        Ok(call("RunPodSandbox", limits::LONG_CALL, self.runtime.clone().run_pod_sandbox(request))
+            .await?
+            .pod_sandbox_id)
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         gone_is_fine(
-            call("StopPodSandbox", LONG, self.runtime.clone().stop_pod_sandbox(request)).await.map(drop),
+            call("StopPodSandbox", limits::LONG_CALL, self.runtime.clone().stop_pod_sandbox(request))
+                .await
+                .map(drop),
         )
     }
 
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        let answer = call("RemovePodSandbox", LONG, self.runtime.clone().remove_pod_sandbox(request)).await;
+        let answer =
+            call("RemovePodSandbox", limits::LONG_CALL, self.runtime.clone().remove_pod_sandbox(request))
+                .await;
         gone_is_fine(answer.map(drop))
     }
 
     async fn pod_sandbox_status(&self, id: &str) -> Result<SandboxStatus> {
         let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
         let answer =
-            call("PodSandboxStatus", SHORT, self.runtime.clone().pod_sandbox_status(request)).await?;
+            call("PodSandboxStatus", limits::SHORT_CALL, self.runtime.clone().pod_sandbox_status(request))
+                .await?;
         Ok(answer.status.ok_or_else(|| missing("PodSandboxStatus"))?.into())
     }
 
     async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<SandboxSummary>> {
         let filter = wire::PodSandboxFilter { id: String::new(), label_selector: selector(pod_uid) };
         let request = wire::ListPodSandboxRequest { filter: Some(filter) };
-        let answer = call("ListPodSandbox", SHORT, self.runtime.clone().list_pod_sandbox(request)).await?;
+        let answer =
+            call("ListPodSandbox", limits::SHORT_CALL, self.runtime.clone().list_pod_sandbox(request))
+                .await?;
         Ok(answer.items.into_iter().map(Into::into).collect())
     }
 
@@ -225,18 +223,22 @@ impl Runtime for CriRuntime {
             config: Some(config.into()),
             sandbox_config: Some(sandbox.into()),
         };
-        Ok(call("CreateContainer", LONG, self.runtime.clone().create_container(request)).await?.container_id)
+        Ok(call("CreateContainer", limits::LONG_CALL, self.runtime.clone().create_container(request))
+            .await?
+            .container_id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
         let request = wire::StartContainerRequest { container_id: id.to_owned() };
-        call("StartContainer", LONG, self.runtime.clone().start_container(request)).await.map(drop)
+        call("StartContainer", limits::LONG_CALL, self.runtime.clone().start_container(request))
+            .await
+            .map(drop)
     }
 
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let timeout = grace.as_millis().div_ceil(1000).try_into().unwrap_or(i64::MAX);
         let request = wire::StopContainerRequest { container_id: id.to_owned(), timeout };
-        let deadline = grace.saturating_add(LONG);
+        let deadline = grace.saturating_add(limits::LONG_CALL);
         gone_is_fine(
             call("StopContainer", deadline, self.runtime.clone().stop_container(request)).await.map(drop),
         )
@@ -245,20 +247,25 @@ impl Runtime for CriRuntime {
     async fn remove_container(&self, id: &str) -> Result<()> {
         let request = wire::RemoveContainerRequest { container_id: id.to_owned() };
         gone_is_fine(
-            call("RemoveContainer", LONG, self.runtime.clone().remove_container(request)).await.map(drop),
+            call("RemoveContainer", limits::LONG_CALL, self.runtime.clone().remove_container(request))
+                .await
+                .map(drop),
         )
     }
 
     async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
         let request = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        let answer = call("ContainerStatus", SHORT, self.runtime.clone().container_status(request)).await?;
+        let answer =
+            call("ContainerStatus", limits::SHORT_CALL, self.runtime.clone().container_status(request))
+                .await?;
         Ok(answer.status.ok_or_else(|| missing("ContainerStatus"))?.into())
     }
 
     async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<ContainerSummary>> {
         let filter = wire::ContainerFilter { label_selector: selector(pod_uid), ..Default::default() };
         let request = wire::ListContainersRequest { filter: Some(filter) };
-        let answer = call("ListContainers", SHORT, self.runtime.clone().list_containers(request)).await?;
+        let answer =
+            call("ListContainers", limits::SHORT_CALL, self.runtime.clone().list_containers(request)).await?;
         Ok(answer.containers.into_iter().map(Into::into).collect())
     }
 
@@ -266,7 +273,8 @@ impl Runtime for CriRuntime {
         let filter = wire::ContainerStatsFilter { label_selector: selector(pod_uid), ..Default::default() };
         let request = wire::ListContainerStatsRequest { filter: Some(filter) };
         let mut client = self.runtime.clone();
-        let answer = call("ListContainerStats", SHORT, client.list_container_stats(request)).await?;
+        let answer =
+            call("ListContainerStats", limits::SHORT_CALL, client.list_container_stats(request)).await?;
         let layers = answer
             .stats
             .into_iter()
@@ -280,12 +288,16 @@ impl Runtime for CriRuntime {
             linux: Some(resources.into()),
         };
         let mut client = self.runtime.clone();
-        call("UpdateContainerResources", SHORT, client.update_container_resources(request)).await.map(drop)
+        call("UpdateContainerResources", limits::SHORT_CALL, client.update_container_resources(request))
+            .await
+            .map(drop)
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
         let request = wire::ReopenContainerLogRequest { container_id: id.to_owned() };
-        call("ReopenContainerLog", SHORT, self.runtime.clone().reopen_container_log(request)).await.map(drop)
+        call("ReopenContainerLog", limits::SHORT_CALL, self.runtime.clone().reopen_container_log(request))
+            .await
+            .map(drop)
     }
 
     async fn exec_sync(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput> {
@@ -293,7 +305,8 @@ impl Runtime for CriRuntime {
         let request =
             wire::ExecSyncRequest { container_id: id.to_owned(), cmd: command.to_vec(), timeout: seconds };
         // A command without a timeout may run as long as the longest call.
-        let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(SHORT) };
+        let deadline =
+            if timeout.is_zero() { limits::EXEC } else { timeout.saturating_add(limits::SHORT_CALL) };
         let answer = call("ExecSync", deadline, self.runtime.clone().exec_sync(request)).await?;
         Ok(ExecOutput { exit_code: answer.exit_code, stdout: answer.stdout, stderr: answer.stderr })
     }
@@ -307,7 +320,7 @@ impl Runtime for CriRuntime {
             stdout: options.stdout,
             stderr: options.stderr && !options.tty,
         };
-        Ok(call("Exec", SHORT, self.runtime.clone().exec(request)).await?.url)
+        Ok(call("Exec", limits::SHORT_CALL, self.runtime.clone().exec(request)).await?.url)
     }
 
     async fn attach(&self, id: &str, options: StreamOptions) -> Result<String> {
@@ -318,25 +331,30 @@ impl Runtime for CriRuntime {
             stdout: options.stdout,
             stderr: options.stderr && !options.tty,
         };
-        Ok(call("Attach", SHORT, self.runtime.clone().attach(request)).await?.url)
+        Ok(call("Attach", limits::SHORT_CALL, self.runtime.clone().attach(request)).await?.url)
     }
 
     async fn port_forward(&self, sandbox_id: &str, ports: &[i32]) -> Result<String> {
         let request =
             wire::PortForwardRequest { pod_sandbox_id: sandbox_id.to_owned(), port: ports.to_vec() };
-        Ok(call("PortForward", SHORT, self.runtime.clone().port_forward(request)).await?.url)
+        Ok(call("PortForward", limits::SHORT_CALL, self.runtime.clone().port_forward(request)).await?.url)
     }
 
     async fn list_images(&self) -> Result<Vec<Image>> {
-        let answer =
-            call("ListImages", SHORT, self.images.clone().list_images(wire::ListImagesRequest {})).await?;
+        let answer = call(
+            "ListImages",
+            limits::SHORT_CALL,
+            self.images.clone().list_images(wire::ListImagesRequest {}),
+        )
+        .await?;
         Ok(answer.images.into_iter().map(Into::into).collect())
     }
 
     async fn image_status(&self, image: &str) -> Result<Option<Image>> {
         let spec = wire::ImageSpec { image: image.to_owned() };
         let request = wire::ImageStatusRequest { image: Some(spec), verbose: false };
-        let answer = call("ImageStatus", SHORT, self.images.clone().image_status(request)).await?;
+        let answer =
+            call("ImageStatus", limits::SHORT_CALL, self.images.clone().image_status(request)).await?;
         Ok(answer.image.map(Into::into))
     }
 
@@ -346,13 +364,15 @@ impl Runtime for CriRuntime {
             auth: credentials.map(Into::into),
             sandbox_config: None,
         };
-        Ok(call("PullImage", PULL, self.images.clone().pull_image(request)).await?.image_ref)
+        Ok(call("PullImage", limits::PULL, self.images.clone().pull_image(request)).await?.image_ref)
     }
 
     async fn remove_image(&self, image: &str) -> Result<()> {
         let spec = wire::ImageSpec { image: image.to_owned() };
         let request = wire::RemoveImageRequest { image: Some(spec) };
-        gone_is_fine(call("RemoveImage", LONG, self.images.clone().remove_image(request)).await.map(drop))
+        gone_is_fine(
+            call("RemoveImage", limits::LONG_CALL, self.images.clone().remove_image(request)).await.map(drop),
+        )
     }
 
     fn hints(&self) -> watch::Receiver<u64> {

@@ -6,6 +6,7 @@ mod client;
 mod container;
 pub mod fake;
 mod image;
+pub mod limits;
 mod runtime;
 mod sandbox;
 mod wire;

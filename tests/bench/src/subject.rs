@@ -5,7 +5,7 @@ use anyhow::Result;
 /// A subject of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Subject {
-    /// The same work without a service.
+    /// The work of the benchmark without a service.
     Limit,
     Hawser,
     Iptables,

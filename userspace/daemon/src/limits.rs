@@ -28,7 +28,8 @@ pub const NETLINK_NOTICES: usize = 1024;
 pub const TUNNEL_STREAMS: usize = 512;
 /// Bytes that one stream of a tunnel may receive before its reader takes them.
 pub const TUNNEL_STREAM_WINDOW: u32 = 128 * 1024;
-/// The same for a whole tunnel, 64 MiB: all of its streams, so that readers that stop do not hold up the others.
+/// Bytes that a whole tunnel may receive before its readers take them, 64 MiB: as much as all of its streams, so that
+/// readers that stop do not hold up the others.
 pub const TUNNEL_WINDOW: u32 = TUNNEL_STREAMS as u32 * TUNNEL_STREAM_WINDOW;
 /// Bytes that one stream of a tunnel may hold for a peer that does not take them.
 pub const TUNNEL_SEND_BUFFER: usize = 64 * 1024;

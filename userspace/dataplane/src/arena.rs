@@ -16,7 +16,7 @@ pub struct Arena {
     taken: u32,
     /// Free runs, by start; no two touch.
     by_start: BTreeMap<u32, u32>,
-    /// The same by (length, start): the shortest run that fits is taken.
+    /// Free runs by (length, start): the shortest run that fits is taken.
     by_length: BTreeSet<(u32, u32)>,
     /// Freed, but a grace period has not passed yet.
     resting: Vec<Block>,

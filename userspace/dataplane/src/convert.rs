@@ -283,7 +283,7 @@ pub fn sort(backends: &mut [Backend]) {
     backends.sort_unstable_by_key(|backend| (place(backend), *backend));
 }
 
-/// See [`Backend4::order`].
+/// Returns the sort key of a backend in its block, [`Backend4::order`] or that of IPv6.
 fn place(backend: &Backend) -> u64 {
     match backend.address {
         IpAddr::V4(address) => Backend4::order(word(address), backend.port.to_be()),

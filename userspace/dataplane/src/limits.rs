@@ -33,5 +33,5 @@ pub(crate) const FRONTENDS_AT_ONCE: usize = 4_096;
 /// The part of the room for sockets without a slot that open ones may take after an upgrade: one in so many.
 /// The kernel evicts before all is taken, beginning with entries that were never looked up.
 pub(crate) const OPEN_SOCKETS_PART: usize = 3;
-/// The same part for others, which may be in namespaces that are not visible.
+/// The part of that room for other sockets, one in so many, which may be in namespaces that are not visible.
 pub(crate) const OTHER_SOCKETS_PART: usize = 8;

@@ -67,7 +67,7 @@ impl RootLock {
     /// protect.
     ///
     /// # Errors
-    /// The same as those of [`RootLock::take`].
+    /// Those of [`RootLock::take`].
     pub fn take_existing(root: &Path) -> Result<Option<Self>, LockError> {
         for _ in 0..LOCK_ATTEMPTS {
             if !root.exists() {

@@ -81,7 +81,7 @@ pub enum Forwarding {
     /// option, or an IPv6 destination option, in the packets that open a connection.
     #[serde(rename = "dsr")]
     DsrOption,
-    /// The same, with the whole packet in an outer IP header.
+    /// Direct server return, with the whole packet in an outer IP header.
     #[serde(rename = "dsr-ipip")]
     DsrIpip,
 }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use apiserver_meta::networks::covers;
 use ipnetwork::IpNetwork;
 
 use crate::limits;
@@ -44,9 +45,7 @@ impl Clients {
 /// Returns the networks of a node's pods and the addresses of the node that are believed. A kubelet writes them: one
 /// that is hostile must not make the whole world a client.
 pub fn of_node(ranges: &[IpNetwork], addresses: &[IpAddr], configured: &[IpNetwork]) -> Vec<IpNetwork> {
-    let is_within = |range: &IpNetwork| {
-        configured.iter().any(|all| all.prefix() <= range.prefix() && all.contains(range.network()))
-    };
+    let is_within = |range: &IpNetwork| configured.iter().any(|all| covers(*all, *range));
     let is_small = |range: &IpNetwork| match range {
         IpNetwork::V4(range) => range.prefix() >= limits::POD_RANGE_V4,
         IpNetwork::V6(range) => range.prefix() >= limits::POD_RANGE_V6,

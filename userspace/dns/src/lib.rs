@@ -32,6 +32,7 @@ pub mod name;
 mod objects;
 mod peers;
 pub mod query;
+mod registrar;
 mod rights;
 pub mod routes;
 mod run;
@@ -41,7 +42,6 @@ mod syntax;
 #[cfg(test)]
 mod testing;
 mod waiting;
-mod wards;
 pub mod wire;
 
 pub use run::{Config, Handover, StartError, check, run};

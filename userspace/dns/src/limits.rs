@@ -96,7 +96,7 @@ pub const BIND: Duration = Duration::from_secs(1);
 /// row after which it is taken out.
 pub const PEER_PAUSE: Duration = Duration::from_secs(1);
 pub const PEER_FAILURES: u32 = 3;
-/// Maximum number of addresses of other nodes that are looked after.
-pub const WARDS: usize = 1_000;
+/// Maximum number of addresses of other nodes that the server of `up` asks and lists.
+pub const REGISTERED_SERVERS: usize = 1_000;
 /// Time to tell others that the server will end, and time that it goes on answering once they know.
 pub const DRAIN: Duration = Duration::from_millis(1500);

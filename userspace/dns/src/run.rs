@@ -28,11 +28,11 @@ use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::objects::Node;
 use crate::peers;
+use crate::registrar;
 use crate::rights;
 use crate::routes::Routes;
 use crate::server::Readiness;
 use crate::slices::{self, State};
-use crate::wards;
 
 /// Settings of the server of one node.
 #[derive(Clone, Debug)]
@@ -216,7 +216,7 @@ pub async fn run(
     let (state, told) = watch::channel(State::default());
     let state = Arc::new(state);
     let led_away = handover.map(|handover| {
-        tokio::spawn(tell_serving(told.clone(), handover.serves));
+        tokio::spawn(publish_serving(told.clone(), handover.serves));
         handover.led_away
     });
     let (slices, node) = (informers.cache::<Slice>(), Arc::<str>::from(&*config.node_name));
@@ -261,8 +261,8 @@ async fn drain(slices: JoinHandle<bool>, led_away: Option<CancellationToken>) {
     }
 }
 
-/// Tells the proxy of this process whether the server serves, until it is about to end.
-async fn tell_serving(mut state: watch::Receiver<State>, serves: watch::Sender<bool>) {
+/// Publishes to the proxy of this process whether the server serves, until it is about to end.
+async fn publish_serving(mut state: watch::Receiver<State>, serves: watch::Sender<bool>) {
     let serving = |state: &State| state.ready && !state.ending && !state.addresses.is_empty();
     loop {
         let (now, ending) = {
@@ -289,7 +289,7 @@ fn watch_others(
     tokio::spawn(peers::run(client.clone(), Arc::clone(engine), peers, Arc::clone(&own), stop.clone()));
     if config.looks_after_others {
         let own = (own, config.port);
-        tokio::spawn(wards::run(client.clone(), Arc::clone(engine), others, own, stop.clone()));
+        tokio::spawn(registrar::run(client.clone(), Arc::clone(engine), others, own, stop.clone()));
     }
 }
 

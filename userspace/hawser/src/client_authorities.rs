@@ -1,8 +1,6 @@
 //! The authorities of the clients of a joined node's server: those that the API server believes, which need not be
 //! those of its own certificate. `--tls-cert-file` may be of an authority that signs certificates for everybody.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
@@ -10,15 +8,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::discovery::{self, REQUEST};
+use crate::discovery;
+use crate::limits;
 use crate::membership::{Cluster, Membership};
 
 /// The ConfigMap by which an API server tells whose clients it believes.
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const FIELD: &str = "client-ca-file";
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// Answer of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +75,7 @@ pub async fn find(
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(None),
-                    () = sleep(PAUSE) => {}
+                    () = sleep(limits::AUTHORITIES_PAUSE) => {}
                 }
             }
         }
@@ -87,14 +84,14 @@ pub async fn find(
 
 async fn ask(client: &Client) -> Answer {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    match timeout(REQUEST, api.get(NAME)).await {
+    match timeout(limits::JOIN_REQUEST, api.get(NAME)).await {
         Ok(Ok(map)) => {
             let pem = map.data.and_then(|mut data| data.remove(FIELD)).unwrap_or_default();
             if discovery::has_certificates(&pem) { Answer::Told(pem) } else { Answer::Hidden }
         }
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Answer::Hidden,
         Ok(Err(error)) => Answer::None(error.to_string()),
-        Err(_) => Answer::None(format!("no answer within {} s", REQUEST.as_secs())),
+        Err(_) => Answer::None(format!("no answer within {} s", limits::JOIN_REQUEST.as_secs())),
     }
 }
 

@@ -1,8 +1,6 @@
 //! The ConfigMap `kube-public/cluster-info`: what a machine that is about to join has to know of the cluster.
 //! A controller signs it with each token.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::api_servers;
+use crate::limits;
 use crate::node_args::Networks;
 
 pub const NAMESPACE: &str = "kube-public";
@@ -29,10 +28,6 @@ pub const SIGNATURE: &str = "jws-kubeconfig-";
 const MANAGED: &str = "hawser.dev/managed";
 /// Name of the extension of the kubeconfig that has the networks.
 const EXTENSION: &str = "hawser.dev/networks";
-/// Pause between attempts to write the ConfigMap.
-const RETRY: Duration = Duration::from_secs(1);
-/// Interval between checks whether the announced server of several still lives.
-const CHECK: Duration = Duration::from_secs(30);
 
 /// The contents of the ConfigMap.
 #[derive(Clone)]
@@ -113,12 +108,12 @@ pub async fn publish(info: ClusterInfo, shared: bool, client: Client, stop: Canc
             written = write(&info, shared, &client) => written,
         };
         let pause = match written {
-            Ok(()) if shared => CHECK,
+            Ok(()) if shared => limits::CLUSTER_INFO_CHECK,
             Ok(()) => return,
-            Err(kube::Error::Api(status)) if status.code == 409 => RETRY,
+            Err(kube::Error::Api(status)) if status.code == 409 => limits::CLUSTER_INFO_RETRY,
             Err(error) => {
                 warn!(%error, "cannot write {NAMESPACE}/{NAME}, trying again");
-                RETRY
+                limits::CLUSTER_INFO_RETRY
             }
         };
         tokio::select! {

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
+
 /// The version of the format, raised when an older program cannot read a newer one, or the other way round.
 const VERSION: &str = "1";
 /// The files of the directory itself, in the order in which they are removed after all others: until the last one is
@@ -17,8 +19,6 @@ const VERSION: &str = "1";
 const OWN_FILES: [&str; 4] = ["version.next", "version", "lock", LEAVING];
 /// The record of a `leave` that has begun.
 const LEAVING: &str = "leaving.json";
-/// Maximum time to wait for the lock of a process that was killed.
-const DYING: Duration = Duration::from_secs(30);
 
 /// A data directory, locked for this process until dropped.
 pub struct DataDir {
@@ -250,7 +250,7 @@ fn lock(path: &Path) -> Result<File> {
         opened.with_context(|| format!("cannot open {}", file.display()))
     };
     let mut lock = open()?;
-    let until = Instant::now() + DYING;
+    let until = Instant::now() + limits::DATA_DIR_WAIT;
     loop {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Its last holder may have removed the file, and the lock of that one is nobody's.

@@ -5,7 +5,6 @@
 
 use std::error::Error as StdError;
 use std::io;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use apiserver_auth::authentication::pki::{certificates, public_key_hash, public_key_hashes};
@@ -23,17 +22,9 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster_info::{self, Discovered};
+use crate::limits;
 use crate::token::Token;
 
-/// Time for one connection.
-const CONNECT: Duration = Duration::from_secs(10);
-/// Time for one request, with its answer.
-pub const REQUEST: Duration = Duration::from_secs(10);
-/// Greatest size of an answer that is read before it is known whose it is.
-const ANSWER: usize = 1 << 20;
-/// Time for which the signature of a token may be missing: a controller makes it after the token.
-const SIGNING: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(200);
 /// Port of an API server that is named without one.
 const PORT: u16 = 6443;
 /// The name that the certificate of every API server has, and that no kubelet gets one for.
@@ -129,8 +120,8 @@ pub async fn discover(url: &str, token: &Token, pins: &Pins, now: Timestamp) -> 
 async fn signed_text(url: &str, token: &Token) -> Result<String> {
     let mut config = Config::new(url.parse().with_context(|| format!("{url} is not a URL"))?);
     config.accept_invalid_certs = true;
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(CONNECT);
+    config.connect_timeout = Some(limits::JOIN_CONNECT);
+    config.read_timeout = Some(limits::JOIN_CONNECT);
     let client = apiserver_client::client(config).context("cannot set up TLS")?;
     let started = Instant::now();
     loop {
@@ -138,13 +129,13 @@ async fn signed_text(url: &str, token: &Token) -> Result<String> {
         if let Some(text) = check_signature(&map, token)? {
             return Ok(text);
         }
-        if started.elapsed() > SIGNING {
+        if started.elapsed() > limits::JOIN_SIGNATURE {
             bail!(
                 "the cluster does not know token {}, or it has expired: make another one with `hawser token create`",
                 token.id
             );
         }
-        sleep(PAUSE).await;
+        sleep(limits::JOIN_SIGNATURE_PAUSE).await;
     }
 }
 
@@ -166,8 +157,9 @@ fn check_signature(map: &ConfigMap, token: &Token) -> Result<Option<String>> {
 
 /// Reads `cluster-info`, with a bound on the time and on the size of the answer: whoever answers may be anybody.
 async fn read(client: &Client) -> kube::Result<ConfigMap> {
-    let late = || kube::Error::Service(format!("no answer within {} s", REQUEST.as_secs()).into());
-    timeout(REQUEST, read_bounded(client)).await.unwrap_or_else(|_| Err(late()))
+    let late =
+        || kube::Error::Service(format!("no answer within {} s", limits::JOIN_REQUEST.as_secs()).into());
+    timeout(limits::JOIN_REQUEST, read_bounded(client)).await.unwrap_or_else(|_| Err(late()))
 }
 
 async fn read_bounded(client: &Client) -> kube::Result<ConfigMap> {
@@ -175,7 +167,7 @@ async fn read_bounded(client: &Client) -> kube::Result<ConfigMap> {
     let request = http::Request::get(path).body(Body::empty()).map_err(kube::Error::HttpError)?;
     let answer = client.send(request).await?;
     let code = answer.status();
-    let body = Limited::new(answer.into_body(), ANSWER).collect().await.map_err(|error| {
+    let body = Limited::new(answer.into_body(), limits::JOIN_ANSWER).collect().await.map_err(|error| {
         let long = error.is::<LengthLimitError>();
         kube::Error::Service(if long { "the answer is larger than 1 MiB".into() } else { error })
     })?;
@@ -210,7 +202,7 @@ pub async fn client(kubeconfig: serde_json::Value) -> Result<Client> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .context("cannot use the cluster's address and authority")?;
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(limits::JOIN_CONNECT);
     apiserver_client::client(config).context("cannot set up TLS")
 }
 

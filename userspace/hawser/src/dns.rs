@@ -20,6 +20,7 @@ use userspace_proxy::LocalServer;
 
 use crate::args::Dns;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, JoinDns, UpDns};
+use crate::limits;
 use crate::node;
 use crate::node_args::Networks;
 
@@ -166,7 +167,7 @@ pub async fn ensure(client: Client, addresses: Vec<IpAddr>, stop: CancellationTo
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(std::time::Duration::from_secs(2)) => {}
+            () = tokio::time::sleep(limits::DNS_SERVICE_RETRY) => {}
         }
     }
 }

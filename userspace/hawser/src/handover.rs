@@ -23,9 +23,8 @@ use tokio::time::timeout;
 
 use crate::control_plane::ControlPlane;
 use crate::etcd::PKI as ETCD;
+use crate::limits;
 
-/// Time for the request for the keys.
-const REQUEST: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "kube-system";
 /// Prefix of the names of Secret, Role and RoleBinding, before the identifier of the token.
 const PREFIX: &str = "hawser-control-plane-";
@@ -198,7 +197,7 @@ impl Handover {
                 token
             )
         };
-        let asked = timeout(REQUEST, api.get(&name(token))).await;
+        let asked = timeout(limits::KEYS_REQUEST, api.get(&name(token))).await;
         let secret =
             match asked.context("cannot read the keys of the cluster: the API server does not answer")? {
                 Ok(secret) => secret,

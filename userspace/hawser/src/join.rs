@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::{ConnectError, Servers, connect_to};
@@ -26,6 +25,7 @@ use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
 use crate::dns;
 use crate::join_args::Join;
+use crate::limits;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::Networks;
@@ -37,10 +37,6 @@ use crate::up;
 /// Names of the components towards the API server.
 const KUBELET: &str = "kubelet";
 const PROXY: &str = "kube-proxy";
-
-/// Shortest and longest pause between attempts to use a certificate that was replaced.
-const SWAP_RETRY: Duration = Duration::from_secs(1);
-const SWAP_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs a node until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Join) -> Result<()> {
@@ -177,7 +173,7 @@ where
     E: std::error::Error + 'static,
     F: Future<Output = Result<T, E>>,
 {
-    let mut pause = SWAP_RETRY;
+    let mut pause = limits::SWAP_RETRY;
     loop {
         match attempt().await {
             Ok(done) => return done,
@@ -187,7 +183,7 @@ where
             }
         }
         sleep(pause).await;
-        pause = (pause * 2).min(SWAP_RETRY_MAX);
+        pause = (pause * 2).min(limits::SWAP_RETRY_MAX);
     }
 }
 
@@ -327,7 +323,7 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
 /// Refuses a name that a living node has.
 pub async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
     let api = Api::<v1::Node>::all(client.clone());
-    let found = timeout(discovery::REQUEST, api.get_opt(name)).await;
+    let found = timeout(limits::JOIN_REQUEST, api.get_opt(name)).await;
     let found =
         found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
     match found {

@@ -21,12 +21,8 @@ use tracing::{info, warn};
 use crate::data_dir::{self, DataDir, Leaving, Made};
 use crate::down;
 use crate::join_args::Leave;
+use crate::limits;
 use crate::membership::Membership;
-
-/// Time that a component gets to end after SIGTERM.
-const ENDING: Duration = Duration::from_secs(60);
-/// Pause between looks.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Drains the node if that is asked for, stops its components, removes what they made, and deletes the Node. What is
 /// to be done is recorded first, so that the next one finishes what one that was killed has begun.
@@ -138,12 +134,12 @@ pub async fn stop_holder(data_dir: &Path) -> Result<()> {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(error) => return Err(error).with_context(|| format!("cannot stop process {pid}")),
     }
-    let deadline = Instant::now() + ENDING;
+    let deadline = Instant::now() + limits::COMPONENT_END;
     while is_held(data_dir) {
         if Instant::now() > deadline {
             bail!("process {pid} does not end: stop it, then run this again");
         }
-        sleep(PAUSE).await;
+        sleep(limits::COMPONENT_END_PAUSE).await;
     }
     Ok(())
 }
@@ -222,7 +218,7 @@ pub async fn drain_node(client: &Client, node: &str, timeout: Duration) -> Resul
                 left.len()
             );
         }
-        sleep(PAUSE * 5).await;
+        sleep(limits::DRAIN_PAUSE).await;
     }
 }
 

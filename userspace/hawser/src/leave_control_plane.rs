@@ -1,7 +1,6 @@
 //! `hawser leave` on one of several control nodes: takes its member out of etcd, and the machine out of the cluster.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Pki, Subject};
@@ -15,11 +14,8 @@ use crate::control_plane::ControlPlane;
 use crate::data_dir::{self, DataDir, Leaving};
 use crate::join_args::Leave;
 use crate::leave::{delete_node, drain_node, node_name, stop_holder};
+use crate::limits;
 use crate::{api_servers, discovery, down, etcd, leave};
-
-/// Rounds of attempts to delete the Node, and the pause between them: together more than an election of etcd takes.
-const DELETE_ROUNDS: u32 = 6;
-const DELETE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Takes the machine out of its cluster, whichever kind of node it is.
 pub async fn run(args: Leave) -> Result<()> {
@@ -145,12 +141,12 @@ fn beside_members(record: &ControlPlane, api_port: u16) -> Vec<String> {
 /// Deletes the Node at the first API server that does so, in several rounds: etcd may be electing a leader after this
 /// machine's member has left. Returns `false` if none did.
 async fn delete_anywhere(clients: &[Client], node: &str) -> bool {
-    for round in 0..DELETE_ROUNDS {
+    for round in 0..limits::NODE_DELETIONS {
         if round > 0 {
-            tokio::time::sleep(DELETE_PAUSE).await;
+            tokio::time::sleep(limits::NODE_DELETION_PAUSE).await;
         }
         for client in clients {
-            let deleted = tokio::time::timeout(discovery::REQUEST, delete_node(client, node)).await;
+            let deleted = tokio::time::timeout(limits::JOIN_REQUEST, delete_node(client, node)).await;
             match deleted.unwrap_or_else(|_| bail!("no answer")) {
                 Ok(()) => return true,
                 Err(error) => warn!(error = format!("{error:#}"), "cannot delete the Node there"),

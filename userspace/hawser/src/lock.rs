@@ -8,10 +8,7 @@ use tokio::time::Instant;
 use tracing::info;
 use userspace_dataplane::{LockError, RootLock};
 
-/// Maximum time to wait for the lock: a pod that is replaced may still be ending when the next one starts.
-pub const OVERLAP: Duration = Duration::from_secs(30);
-/// Pause between attempts to take the lock.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::limits;
 
 /// Takes the lock, waiting for its holder to release it.
 pub async fn take(bpf_root: &Path, timeout: Duration) -> Result<RootLock> {
@@ -28,7 +25,7 @@ pub async fn take(bpf_root: &Path, timeout: Duration) -> Result<RootLock> {
                         timeout.as_secs()
                     );
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(limits::LOCK_PAUSE).await;
             }
             Err(error) => return Err(error).context("only one proxy can use a directory of pins"),
         }
@@ -67,10 +64,10 @@ mod tests {
         let root = mounted.0.path();
         let first = take(root, Duration::ZERO).await.unwrap();
         let start = Instant::now();
-        let error = format!("{:#}", take(root, OVERLAP).await.unwrap_err());
+        let error = format!("{:#}", take(root, limits::LOCK_WAIT).await.unwrap_err());
         assert!(error.contains(&root.display().to_string()) && error.contains("stop it first"), "{error}");
-        assert!(start.elapsed() >= OVERLAP, "{:?}", start.elapsed());
-        let (second, ()) = tokio::join!(take(root, OVERLAP), async {
+        assert!(start.elapsed() >= limits::LOCK_WAIT, "{:?}", start.elapsed());
+        let (second, ()) = tokio::join!(take(root, limits::LOCK_WAIT), async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             drop(first);
         });

@@ -26,6 +26,7 @@ mod join_args;
 mod join_control_plane;
 mod leave;
 mod leave_control_plane;
+mod limits;
 mod lock;
 mod look;
 mod membership;
@@ -45,7 +46,6 @@ mod up;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -55,11 +55,6 @@ use crate::args::{Command, DEFAULT_LOG, Hawser};
 
 #[global_allocator]
 static ALLOCATOR: heap::Allocator = heap::Allocator;
-
-/// Worker threads of `hawser proxy`. Threads that block on the kernel are additional.
-const PROXY_THREADS: usize = 2;
-/// Time after which a daemon has finished the work that it does only once.
-const STARTED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
@@ -117,7 +112,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     if matches!(command, Command::Proxy(_)) {
         // One task does the work while another may block on the kernel: a machine with a hundred processors
         // needs no more threads.
-        runtime.worker_threads(PROXY_THREADS);
+        runtime.worker_threads(limits::PROXY_THREADS);
     }
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
@@ -146,7 +141,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
 
 /// Releases the pages of the binary that only the start needed, once the start is over.
 async fn release_start() {
-    tokio::time::sleep(STARTED).await;
+    tokio::time::sleep(limits::STARTED).await;
     // Nobody waits for the result, and it cannot fail.
     let _ = tokio::task::spawn_blocking(heap::release_file_pages).await;
 }

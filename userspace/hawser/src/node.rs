@@ -25,6 +25,7 @@ use userspace_network::peers::{Mode, PeerConfig};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, LocalServer, Own};
 
 use crate::data_dir::{DataDir, Made};
+use crate::limits;
 use crate::lock;
 use crate::network_args::PodNetwork;
 use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
@@ -444,7 +445,7 @@ pub async fn open_proxy(
     let hard = config.bind_address_hard_fail;
     // The lock comes first: its holder may still have the ports, and is about to end.
     let lock = tokio::select! {
-        lock = lock::take(&data_plane.bpf_root, lock::OVERLAP) => lock?,
+        lock = lock::take(&data_plane.bpf_root, limits::LOCK_WAIT) => lock?,
         () = stop.cancelled() => bail!("shut down while waiting for another proxy to end"),
     };
     let listeners = userspace_proxy::Listeners {

@@ -1,7 +1,6 @@
 //! `hawser proxy`: replaces kube-proxy in any cluster.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_meta::ambient::Ambient;
@@ -16,12 +15,10 @@ use userspace_proxy::kube_proxy::OOM_SCORE;
 use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanup, notes, route};
 
 use crate::args::Proxy;
+use crate::limits;
 use crate::node::{self, Surroundings};
 use crate::proxy_args::{Act, Cleanup, ProxyRun, Resolved, resolve};
 use crate::{lock, look};
-
-/// Interval between checks of the configuration file.
-const FILE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The log settings of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -78,7 +75,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
     adjust_machine(&configuration);
     if init_only.unwrap_or(false) {
-        let _lock = lock::take(&own.bpf_root, lock::OVERLAP).await?;
+        let _lock = lock::take(&own.bpf_root, limits::LOCK_WAIT).await?;
         drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
         warn_of_leftovers().await;
         info!("the privileged setup is done; start the proxy without --init-only");
@@ -298,7 +295,7 @@ async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) ->
 async fn changed(path: Option<PathBuf>, text: String) -> PathBuf {
     let Some(path) = path else { return std::future::pending().await };
     loop {
-        tokio::time::sleep(FILE_PAUSE).await;
+        tokio::time::sleep(limits::CONFIG_FILE_CHECK).await;
         // A file that is missing for a moment is being replaced.
         if std::fs::read_to_string(&path).is_ok_and(|now| now != text) {
             return path;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::server_names;
@@ -17,10 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Time for one handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_secs(2);
+use crate::limits;
 
 /// Returns the host in the kubeconfig's URL, and the names in the certificate that the server shows; waits until
 /// it answers or shutdown. A server behind a proxy is known by its URL alone.
@@ -41,7 +37,7 @@ pub async fn known(kubeconfig: &Path, stop: &CancellationToken) -> Result<BTreeS
         let shown = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(names),
-            shown = timeout(HANDSHAKE, certificate(&config, &host)) => shown,
+            shown = timeout(limits::NAMES_HANDSHAKE, certificate(&config, &host)) => shown,
         };
         match shown.context("it does not answer").flatten() {
             Ok(shown) => {
@@ -57,7 +53,7 @@ pub async fn known(kubeconfig: &Path, stop: &CancellationToken) -> Result<BTreeS
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(names),
-            () = sleep(PAUSE) => {}
+            () = sleep(limits::NAMES_PAUSE) => {}
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The API servers that the components of a node that joined use: one of the cluster's that answers. The list is kept in a
 //! file for the next start, and follows the cluster.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use apiserver_client::cache::Selection;
 use apiserver_client::{Change, Informers, Servers, connect};
@@ -15,11 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::api_servers::{NAME, NAMESPACE, living, urls};
+use crate::limits;
 use crate::membership::{Cluster, Membership};
 use crate::tasks::Tasks;
 
-/// Time to ask for the servers before the components of a node start.
-const ASK: Duration = Duration::from_secs(5);
 /// Name of this part of a node towards the API server.
 const PROGRAM: &str = "hawser-servers";
 
@@ -47,7 +44,11 @@ pub async fn known(membership: &Membership, cluster: &Cluster) -> Result<Servers
     if urls.is_empty() {
         let client = connect(&membership.kubeconfig(), PROGRAM).await?;
         // Without an answer the node begins with the server that it was given.
-        urls = timeout(ASK, living(&client)).await.ok().and_then(Result::ok).unwrap_or_default();
+        urls = timeout(limits::SERVERS_REQUEST, living(&client))
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or_default();
     }
     let urls = order(&cluster.server, &urls, &cluster.node_name);
     Servers::new(&urls).with_context(|| format!("{} names no API server", cluster.server))

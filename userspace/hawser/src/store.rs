@@ -16,11 +16,10 @@ use serde_json::json;
 use crate::apiserver::{connect_etcd, store_directory};
 use crate::args::{StoreAction, StoreCommand, StoreRestore, StoreSnapshot, StoreVerify};
 use crate::data_dir::DataDir;
+use crate::limits;
 
 /// The exit code of `verify` if something is damaged; 1 means that something could not be checked.
 const DAMAGED: u8 = 3;
-/// Number of objects that are read from etcd at a time.
-const PAGE: usize = 500;
 
 /// Runs one of the subcommands.
 pub async fn run(command: StoreCommand) -> Result<ExitCode> {
@@ -100,7 +99,7 @@ async fn verify(args: StoreVerify) -> Result<ExitCode> {
 async fn verify_etcd(args: &crate::args::EtcdArgs) -> Result<Report> {
     let etcd = connect_etcd(args).await?;
     let mut report = Report::default();
-    let mut range = Range { prefix: "/registry/".to_owned(), limit: PAGE, ..Range::default() };
+    let mut range = Range { prefix: "/registry/".to_owned(), limit: limits::STORE_PAGE, ..Range::default() };
     loop {
         let page = etcd.list(range.clone()).await.context("cannot read from etcd")?;
         (report.revision, range.revision) = (page.revision, page.revision);

@@ -20,6 +20,7 @@ use kube::{Api, Client};
 use crate::cluster_info::{self, Discovered};
 use crate::handover::Offer;
 use crate::join_args::{Administrator, TokenAction, TokenCommand, TokenCreate, TokenDelete};
+use crate::limits;
 
 /// Life of a token by default, and of one that lets a control node join, as with kubeadm.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -27,8 +28,6 @@ const CONTROL_PLANE_TTL: Duration = Duration::from_secs(2 * 60 * 60);
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PREFIX: &str = "bootstrap-token-";
-/// Number of bytes that are read of a file with a token.
-const FILE_BYTES: u64 = 1024;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 /// Uses of a token, and the field that each is stored in.
 const USAGES: [(&str, &str); 2] =
@@ -86,7 +85,7 @@ impl Token {
 pub fn read_file(flag: &str, file: &Path) -> Result<String> {
     let read = |reader: &mut dyn Read| {
         let mut text = String::new();
-        Read::take(reader, FILE_BYTES).read_to_string(&mut text).map(|_| text)
+        Read::take(reader, limits::TOKEN_FILE).read_to_string(&mut text).map(|_| text)
     };
     if file == Path::new("-") {
         return read(&mut std::io::stdin().lock())

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::networks::overlap;
 use apiserver_meta::nodes;
 use apiserver_server::components::{Components, Place};
 use controllers_runtime::LeaderElection;
-use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
 use tokio::time::Instant;
@@ -30,16 +30,12 @@ use crate::components;
 use crate::control_plane::{self, ControlPlane};
 use crate::data_dir::DataDir;
 use crate::etcd::LocalEtcd;
+use crate::limits;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::wildcard;
 use crate::tasks::Tasks;
 use crate::{dns, down};
-
-/// Times of the leases of controllers and scheduler where several control nodes elect one.
-const LEASE: Duration = Duration::from_secs(10);
-const RENEW_DEADLINE: Duration = Duration::from_secs(7);
-const RENEW: Duration = Duration::from_millis(1500);
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -170,10 +166,6 @@ pub fn check_node(
     Ok(())
 }
 
-fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
-    a.contains(b.network()) || b.contains(a.network())
-}
-
 /// Runs the control plane and the node of this machine until shutdown.
 pub async fn cluster(
     args: Up,
@@ -241,7 +233,7 @@ pub async fn cluster(
             .await?;
     tasks.add("kubelet", async move { kubelet.ended.await.context("panicked")? });
 
-    let ready = tell_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);
+    let ready = print_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);
     tasks.run(ready, stop).await?;
     api.finish().await
 }
@@ -349,12 +341,12 @@ fn run_control_plane(
 }
 
 /// Returns the election of a component among the control nodes, so short that another one takes over within 20 s
-/// whatever the order of its looks: after [`LEASE`], two pauses of 2.2 times [`RENEW`], and the start.
+/// whatever the order of its looks: after [`limits::LEASE`], two pauses of 2.2 times [`limits::LEASE_RENEW`], and the start.
 fn election(name: &str, identity: &str) -> LeaderElection {
     LeaderElection {
-        lease_duration: LEASE,
-        renew_deadline: RENEW_DEADLINE,
-        retry_period: RENEW,
+        lease_duration: limits::LEASE,
+        renew_deadline: limits::LEASE_RENEW_DEADLINE,
+        retry_period: limits::LEASE_RENEW,
         ..LeaderElection::new(name, identity)
     }
 }
@@ -410,7 +402,7 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
 }
 
 /// Prints a line once the Node is ready.
-async fn tell_ready(
+async fn print_ready(
     client: Client,
     node: &str,
     ambient: &Ambient,

@@ -117,7 +117,7 @@ pub struct Config {
 pub enum DetectLocal {
     /// By routes or addresses in these ranges, at most one per family, or by well-known names.
     ClusterCidr(Vec<IpNetwork>),
-    /// The same with the pods' ranges of the own Node.
+    /// By routes or addresses in the pods' ranges of the own Node, or by well-known names.
     NodeCidr,
     /// The ports of this bridge.
     Bridge(String),

@@ -105,7 +105,7 @@ async fn follow(
                     spawn_blocking(move || find(&Proc, &uids)).await.unwrap_or_default()
                 };
                 said.retain(|uid| wanted.contains_key(uid));
-                tell(&found, &wanted, &mut said);
+                log_found(&found, &wanted, &mut said);
                 due = found.next(&wanted).map(|pause| tokio::time::Instant::now() + pause);
                 let all: BTreeSet<u64> = found.cookies.values().flatten().copied().collect();
                 cookies.send_if_modified(|old| {
@@ -195,7 +195,7 @@ impl Found {
 }
 
 /// Logs the result for a pod, once.
-fn tell(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
+fn log_found(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
     for (uid, name) in wanted {
         if found.host.contains(uid) && said.insert(uid.clone()) {
             warn!(pod = %name, "the pod is in the host's network namespace: its sockets cannot be exempt");

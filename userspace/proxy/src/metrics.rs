@@ -107,7 +107,7 @@ pub(crate) struct Metrics {
     pub faults: Counter,
     /// Sockets of clients that were closed because their backend went.
     pub sockets_destroyed: Counter,
-    /// The same by the family of the frontend, under kube-proxy's name: it deletes the kernel's tracking
+    /// Those sockets by the family of the frontend, under kube-proxy's name: it deletes the kernel's tracking
     /// entries of such datagrams, we close their sockets.
     pub stale_deleted: Family<1, Counter>,
     /// Duration of one search for such sockets.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use apiserver_meta::networks::covers;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Node;
 use userspace_dataplane::tables::{Interface, Masquerade, NodeTables, Role};
@@ -115,10 +116,8 @@ pub(crate) fn merged(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
         ranges.iter().filter_map(|range| IpNetwork::new(range.network(), range.prefix()).ok()).collect();
     normal.sort_unstable();
     normal.dedup();
-    let covers = |outer: &IpNetwork, inner: &IpNetwork| {
-        outer != inner && outer.prefix() <= inner.prefix() && outer.contains(inner.network())
-    };
-    normal.iter().filter(|one| !normal.iter().any(|other| covers(other, one))).copied().collect()
+    let in_another = |one: &IpNetwork| normal.iter().any(|other| other != one && covers(*other, *one));
+    normal.iter().filter(|one| !in_another(one)).copied().collect()
 }
 
 /// Limits the ranges to those that the programs can compare with; packets to unallocated addresses of further

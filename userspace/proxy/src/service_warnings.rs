@@ -29,7 +29,7 @@ impl ServiceWarnings {
     }
 
     /// Reports the new ones of these warnings; returns their number.
-    pub fn tell(&mut self, name: &Arc<str>, service: &Service, warnings: Vec<Warning>) -> u64 {
+    pub fn report_new(&mut self, name: &Arc<str>, service: &Service, warnings: Vec<Warning>) -> u64 {
         if warnings.is_empty() {
             self.said.remove(name);
             return 0;

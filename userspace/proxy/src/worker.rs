@@ -375,8 +375,11 @@ impl Worker {
         let slices = self.tracker.slices(key);
         let slices = || slices.iter().map(Arc::as_ref);
         self.health.set(key, compile::health_check(service, slices(), &self.context));
-        let new =
-            self.service_warnings.tell(&Arc::from(key.to_string()), service, compile::warnings(service));
+        let new = self.service_warnings.report_new(
+            &Arc::from(key.to_string()),
+            service,
+            compile::warnings(service),
+        );
         self.metrics.warnings.add(new);
         compile::compile_service(service, slices(), &self.context)
     }
@@ -439,7 +442,7 @@ impl Worker {
         }
         if !batch.limited.is_empty() {
             self.limiter.note();
-            self.tell_of_limits(batch.limited.iter());
+            self.report_bandwidth_faults(batch.limited.iter());
         }
     }
 

@@ -1,7 +1,8 @@
 //! Beginnings of doc comments and of the names of tests, and examples in comments.
 //!
 //! A doc comment says what its item is or does. One that begins with a question word or a relative clause
-//! ("What …", "Whether …", "Of …") leaves that to the reader.
+//! ("What …", "Whether …", "Of …"), or that only refers to another one ("The same for …", "See [`…`]"), leaves that to
+//! the reader.
 
 /// Words that a doc comment does not begin with.
 const REFUSED: &[&str] = &[
@@ -9,8 +10,12 @@ const REFUSED: &[&str] = &[
     "Whom", "Whose", "Why",
 ];
 
-/// Returns the line number and the first word of each doc comment that begins with a refused word. Only the
-/// first line of a comment is checked.
+/// Beginnings of doc comments that refer to others instead of saying what the item is.
+const REFUSED_REFERENCES: &[&str] =
+    &["the same as", "the same for", "the same of", "same as", "same for", "see ["];
+
+/// Returns the line number and the refused beginning of each doc comment that has one, in upper or lower case. Only
+/// the first line of a comment is checked.
 pub fn openings(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut before = None;
@@ -19,8 +24,13 @@ pub fn openings(text: &str) -> Vec<(usize, &str)> {
         if marker.is_some() && marker != before {
             let words = line.trim_start()[3..].trim_start();
             let end = words.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(words.len());
-            if REFUSED.contains(&&words[..end]) {
+            let reference = REFUSED_REFERENCES.iter().find_map(|refused| {
+                words.get(..refused.len()).filter(|beginning| beginning.eq_ignore_ascii_case(refused))
+            });
+            if REFUSED.iter().any(|word| word.eq_ignore_ascii_case(&words[..end])) {
                 found.push((index + 1, &words[..end]));
+            } else if let Some(reference) = reference {
+                found.push((index + 1, reference));
             }
         }
         before = marker;
@@ -87,8 +97,14 @@ mod tests {
 
     #[test]
     fn doc_comments_that_begin_with_a_question_word_are_found() {
-        let text = "//! What this is.\n\n/// Whether it runs.\nfn a() {}\n    /// Of a pod,\n    /// by name.\n    b: u8,\n";
-        assert_eq!(openings(text), [(1, "What"), (3, "Whether"), (5, "Of")]);
+        let text = "//! What this is.\n\n/// Whether it runs.\nfn a() {}\n    /// of a pod,\n    /// by name.\n    b: u8,\n";
+        assert_eq!(openings(text), [(1, "What"), (3, "Whether"), (5, "of")]);
+    }
+
+    #[test]
+    fn doc_comments_that_only_refer_to_others_are_found() {
+        let text = "/// The same for v6.\na: u8,\n/// See [`f`].\nfn g() {}\n/// same as before\nb: u8,\n/// The same bytes.\nc: u8,\n";
+        assert_eq!(openings(text), [(1, "The same for"), (3, "See ["), (5, "same as")]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ const LOCAL: [&str; 22] = [
     "storageos",
     "vsphereVolume",
 ];
-/// Volumes that do, and to what.
+/// Volumes that refer to other objects, and to which.
 const REFERRING: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -43,7 +43,7 @@ const REFERRING: [(&str, &str); 7] = [
     ("ephemeral", "persistentvolumeclaims (via ephemeral volumes)"),
     ("azureFile", "secrets (via azureFile volumes)"),
 ];
-/// The same of the sources of a projected volume.
+/// Sources of a projected volume that refer to other objects, and to which.
 const PROJECTED: [(&str, &str); 5] = [
     ("configMap", "configmaps (via projected volumes)"),
     ("secret", "secrets (via projected volumes)"),

@@ -32,7 +32,7 @@ aVXk7HJkLpWI/Zf3xR/DPi6mUAdGgQ5QF2RTkarAdAzWyhwOYRhkLw==
 -----END RSA PRIVATE KEY-----
 ";
 
-/// The same, by `openssl pkcs8 -topk8 -nocrypt`.
+/// The key before, by `openssl pkcs8 -topk8 -nocrypt`.
 const RSA_PKCS8: &str = "-----BEGIN PRIVATE KEY-----
 MIIEvgIBADANBgkqhkiG9w0BAQEFAASCBKgwggSkAgEAAoIBAQDCTP3uglPXTPNr
 wkX6W0HTe7YR/G2ohPlW+pzvpFTC+wG+ap0fSKZd7Ll/X+7MMq49PqWaFgT00+MG

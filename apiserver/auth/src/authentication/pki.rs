@@ -155,7 +155,7 @@ impl Subject {
         Self::client(KUBELET_CLIENT, &[])
     }
 
-    /// The same user for the transport within the process.
+    /// Returns the identity of the user, for the transport within the process.
     pub fn identity(&self) -> Identity {
         let groups: Vec<&str> = self.organizations.iter().map(String::as_str).collect();
         Identity::authenticated(&self.common_name, &groups)
@@ -294,7 +294,7 @@ impl Pki {
         self.write_kubeconfig_trusting(&self.ca_pem, path, server_url, name, subject)
     }
 
-    /// The same for a server whose certificate may be of other authorities (PEM).
+    /// Writes a kubeconfig for a server whose certificate may be of other authorities (PEM).
     pub fn write_kubeconfig_trusting(
         &self,
         authorities: &str,

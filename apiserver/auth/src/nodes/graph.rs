@@ -52,7 +52,7 @@ pub struct Graph {
     held: HashMap<Id, Held>,
     /// The volumes that are bound to a claim.
     volumes: HashMap<Id, Volume>,
-    /// The same volumes by their claim: one, except while two claim to be bound to it.
+    /// The volumes by their claim: one, except while two claim to be bound to it.
     volumes_of: HashMap<Id, Vec<Id>>,
 }
 

@@ -130,7 +130,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..40)
 }
 
-/// The same facts as plain maps.
+/// The facts of the graph as plain maps.
 #[derive(Default)]
 struct Model {
     anchors: BTreeMap<Object, (u8, Vec<Object>)>,

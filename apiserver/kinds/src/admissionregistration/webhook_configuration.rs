@@ -83,7 +83,8 @@ fn validate_validating_change(new: &Value, old: &Value, _: Written) -> Vec<Field
     apiserver_cel::on_large_stack(|| webhooks(new, false, &Rules::of_change(new, old)))
 }
 
-/// The same of a MutatingWebhookConfiguration. Arguments: new, old.
+/// Returns the errors of a change of a MutatingWebhookConfiguration; existing faults may stay. Arguments:
+/// new, old.
 fn validate_mutating_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     apiserver_cel::on_large_stack(|| webhooks(new, true, &Rules::of_change(new, old)))
 }

@@ -32,7 +32,7 @@ pub(crate) fn default_device(request: &mut Object) {
     tolerations(request);
 }
 
-/// The same in `v1beta1`, where a request without a class is taken for one with alternatives.
+/// Sets the default of one device in a request of `v1beta1`, where a request without a class is taken for one with alternatives.
 pub(crate) fn default_older_device(request: &mut Object) {
     if is_empty(request, "deviceClassName") {
         tolerations(request);

@@ -286,7 +286,7 @@ impl Custom {
         }
     }
 
-    /// The same kind in any version of the definition, served or not, by `GROUP/VERSION`.
+    /// Returns the kind in any version of the definition, served or not, by `GROUP/VERSION`.
     pub fn in_version(&self, api_version: &str) -> Option<Self> {
         let version = api_version.strip_prefix(self.definition.group.as_str())?.strip_prefix('/')?;
         let version = self.definition.versions.iter().position(|v| v.name == version)?;

@@ -29,7 +29,7 @@ pub fn encode(message: Message, object: &Value) -> Result<Vec<u8>, Unencodable> 
     Ok(out.finish())
 }
 
-/// The same, before what `out` holds already.
+/// Encodes an object before what `out` holds already.
 pub fn encode_into<T: Tree>(out: &mut Backward, message: Message, object: &T) -> Result<(), Unencodable> {
     match object.view() {
         View::Object(map) => fields::<T>(out, message, Some(map)),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::messages::{Field, Kind, Message, Shape};
 use apiserver_meta::time;
 
-/// The same seed, the same objects.
+/// Makes objects at random, the same ones from the same seed.
 pub struct Random {
     state: u64,
     /// Every text and number is another one.

@@ -46,7 +46,7 @@ struct Walk<'a> {
     problems: Problems,
     /// The fields on the way, without indexes.
     keys: Vec<&'a str>,
-    /// The same with indexes: `spec.containers[0].name`.
+    /// The fields on the way, with indexes: `spec.containers[0].name`.
     path: String,
 }
 

@@ -151,7 +151,7 @@ impl Allocator {
         self.allocate(service, None, dry_run).await
     }
 
-    /// The same for an update; what `old` holds and `new` does not ask to change is kept.
+    /// Fills in the same fields of a Service to be updated; what `old` holds and `new` does not ask to change is kept.
     pub async fn update(&self, new: &mut Value, old: &Value, dry_run: bool) -> Result<Reservation, Refused> {
         self.allocate(new, Some(old), dry_run).await
     }

@@ -96,7 +96,8 @@ impl Frames {
         self.sum(bytes, |_, payload| cost(payload))
     }
 
-    /// The same for a connection on which frames with data are limited in another way, and cost nothing.
+    /// Returns the cost of these bytes on a connection on which frames with data are limited in another way, and cost
+    /// nothing.
     pub fn read_control(&mut self, bytes: &[u8]) -> u64 {
         self.sum(bytes, |kind, payload| if kind == DATA { 0 } else { cost(payload) })
     }

@@ -33,7 +33,7 @@ pub struct Documents {
     discovery: Discovery,
     builtin: Builtin,
     custom: Vec<Arc<Resource>>,
-    /// The same by group and version.
+    /// The kinds of `custom` by group and version.
     versions: BTreeMap<(String, String), Vec<Arc<Resource>>>,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,

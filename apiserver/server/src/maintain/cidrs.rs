@@ -7,22 +7,22 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
+use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::events::{Report, record};
-use super::{create, put};
-use crate::allocate::blocks::Block;
-use crate::objects::Stored;
-use crate::server::Server;
+use super::OwnObjects;
+use super::events::{Recorder, Report};
+use crate::allocate::blocks::{Block, Blocks};
+use crate::hooks::Hooks;
+use crate::objects::{Objects, Stored};
 
 /// The ServiceCIDR of the flags.
 const DEFAULT: &str = "kubernetes";
@@ -34,112 +34,123 @@ const SETTLE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
 const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
 
-fn kind(server: &Server) -> Option<&Arc<Resource>> {
-    server.objects().registry().by_kind("networking.k8s.io/v1", "ServiceCIDR")
+/// Keeps the ServiceCIDRs.
+pub struct ServiceCidrs<'a> {
+    pub own: &'a OwnObjects,
+    pub recorder: &'a Recorder,
+    /// The ranges of all ServiceCIDRs, as the allocator uses them.
+    pub blocks: &'a Blocks,
+    /// The ranges of the flags.
+    pub flags: &'a [IpNetwork],
+    pub hooks: &'a Hooks,
 }
 
-/// Creates the ServiceCIDR `kubernetes`. An existing one stays; a second family that the flags have gained is
-/// added to it, and any other difference is reported in an Event.
-pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(resource) = kind(server) else {
-        server.lifetime().hooks().done(HOOK);
-        return Ok(());
-    };
-    let flags: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
-    let Some(Stored { object: current, .. }) = server.objects().fetch(resource, "", DEFAULT).await? else {
-        let object = json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": {"name": DEFAULT, "finalizers": [FINALIZER]},
-            "spec": {"cidrs": flags},
-        });
-        create(server, resource, object).await?;
-        look(server, resource, DEFAULT, false).await?;
-        server.lifetime().hooks().done(HOOK);
-        return Ok(());
-    };
-    let had: Vec<&str> = meta::list(&current, "/spec/cidrs").iter().filter_map(Value::as_str).collect();
-    if had.len() == 1 && flags.len() == 2 && had[0] == flags[0] {
-        let mut new = current.clone();
-        new["spec"]["cidrs"] = json!(flags);
-        put(server, resource, new).await?;
-    } else if had != flags {
-        let note = format!(
-            "The default ServiceCIDR {had:?} does not match the flag --service-cluster-ip-range {flags:?}"
-        );
-        let report = Report {
-            reporter: "kubernetes-service-cidr-controller",
-            kind: "Warning",
-            reason: "KubernetesDefaultServiceCIDRInconsistent",
-            action: "KubernetesDefaultServiceCIDRInconsistent",
-            note,
+impl ServiceCidrs<'_> {
+    fn kind(&self) -> Option<&Resource> {
+        let kind = self.own.objects().registry().by_kind("networking.k8s.io/v1", "ServiceCIDR");
+        kind.map(|kind| &**kind)
+    }
+
+    /// Creates the ServiceCIDR `kubernetes`. An existing one stays; a second family that the flags have gained is
+    /// added to it, and any other difference is reported in an Event.
+    pub async fn ensure_default(&self) -> Result<(), ApiError> {
+        if let Some(resource) = self.kind() {
+            self.ensure_flags(resource).await?;
+            self.look(resource, DEFAULT, false).await?;
+        }
+        self.hooks.done(HOOK);
+        Ok(())
+    }
+
+    async fn ensure_flags(&self, resource: &Resource) -> Result<(), ApiError> {
+        let flags: Vec<String> = self.flags.iter().map(ToString::to_string).collect();
+        let Some(Stored { object: current, .. }) = self.own.objects().fetch(resource, "", DEFAULT).await?
+        else {
+            let object = json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+                "metadata": {"name": DEFAULT, "finalizers": [FINALIZER]},
+                "spec": {"cidrs": flags},
+            });
+            return self.own.create(resource, object).await.map(drop);
         };
-        record(server, &current, report).await;
+        let had: Vec<&str> = meta::list(&current, "/spec/cidrs").iter().filter_map(Value::as_str).collect();
+        if had.len() == 1 && flags.len() == 2 && had[0] == flags[0] {
+            let mut new = current.clone();
+            new["spec"]["cidrs"] = json!(flags);
+            self.own.put(resource, new).await?;
+        } else if had != flags {
+            let note = format!(
+                "The default ServiceCIDR {had:?} does not match the flag --service-cluster-ip-range {flags:?}"
+            );
+            let report = Report {
+                reporter: "kubernetes-service-cidr-controller",
+                kind: "Warning",
+                reason: "KubernetesDefaultServiceCIDRInconsistent",
+                action: "KubernetesDefaultServiceCIDRInconsistent",
+                note,
+            };
+            self.recorder.record(&current, report).await;
+        }
+        Ok(())
     }
-    look(server, resource, DEFAULT, false).await?;
-    server.lifetime().hooks().done(HOOK);
-    Ok(())
-}
 
-/// Looks after all ServiceCIDRs, for ever.
-pub async fn run(server: &Arc<Server>) {
-    let Some(resource) = kind(server) else { return };
-    // The times at which this server learnt of the deletions. Clocks of servers differ, so stamps are no
-    // help.
-    let mut going: BTreeMap<String, Instant> = BTreeMap::new();
-    loop {
-        let all = server.addresses().blocks().all();
-        going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
-        for (name, block) in all.iter().filter(|(_, block)| !block.open) {
-            let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
-            let settled = since.is_some_and(|since| since.elapsed() >= SETTLE);
-            if let Err(error) = look(server, resource, name, settled).await {
-                tracing::warn!(%error, %name, "a ServiceCIDR cannot be brought up to date");
+    /// Looks after all ServiceCIDRs, for ever.
+    pub async fn run(&self) {
+        let Some(resource) = self.kind() else { return };
+        // The times at which this server learnt of the deletions. Clocks of servers differ, so stamps are no
+        // help.
+        let mut going: BTreeMap<String, Instant> = BTreeMap::new();
+        loop {
+            let all = self.blocks.all();
+            going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
+            for (name, block) in all.iter().filter(|(_, block)| !block.open) {
+                let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
+                let settled = since.is_some_and(|since| since.elapsed() >= SETTLE);
+                if let Err(error) = self.look(resource, name, settled).await {
+                    tracing::warn!(%error, %name, "a ServiceCIDR cannot be brought up to date");
+                }
             }
+            if !all.contains_key(DEFAULT)
+                && let Err(error) = self.ensure_default().await
+            {
+                tracing::warn!(%error, "cannot update the default ServiceCIDR");
+            }
+            let _ = tokio::time::timeout(AGAIN, self.blocks.changed()).await;
         }
-        if !all.contains_key(DEFAULT)
-            && let Err(error) = ensure_default(server).await
-        {
-            tracing::warn!(%error, "cannot update the default ServiceCIDR");
-        }
-        let _ = tokio::time::timeout(AGAIN, server.addresses().blocks().changed()).await;
     }
-}
 
-/// Brings one up to date. `settled`: all servers know by now that it is being deleted.
-async fn look(
-    server: &Arc<Server>,
-    resource: &Arc<Resource>,
-    name: &str,
-    settled: bool,
-) -> Result<(), ApiError> {
-    let Some(current) = server.objects().fetch(resource, "", name).await? else { return Ok(()) };
-    let now = server.ambient().now();
-    let used = if meta::deletion_timestamp(&current.object).is_some() {
-        server.objects().fresh().await?;
-        is_used(server, name, &Block::of(&current.object))?
-    } else {
-        false
-    };
-    match plan(&current.object, used, settled, now) {
-        Step::Nothing => {}
-        Step::Put(new) => drop(put(server, resource, new).await?),
-        Step::Remove => drop(server.objects().remove(resource, "", name, current.revision).await?),
+    /// Brings one up to date. `settled`: all servers know by now that it is being deleted.
+    async fn look(&self, resource: &Resource, name: &str, settled: bool) -> Result<(), ApiError> {
+        let objects = self.own.objects();
+        let Some(current) = objects.fetch(resource, "", name).await? else { return Ok(()) };
+        let now = objects.ambient().now();
+        let used = if meta::deletion_timestamp(&current.object).is_some() {
+            objects.fresh().await?;
+            is_used(objects, self.blocks, name, &Block::of(&current.object))?
+        } else {
+            false
+        };
+        match plan(&current.object, used, settled, now) {
+            Step::Nothing => {}
+            Step::Put(new) => drop(self.own.put(resource, new).await?),
+            Step::Remove => drop(objects.remove(resource, "", name, current.revision).await?),
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Returns `true` if an address of the range is in use that no other range would cover.
-fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
-    let Some(addresses) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
+fn is_used(objects: &Objects, blocks: &Blocks, name: &str, block: &Block) -> Result<bool, ApiError> {
+    let Some(addresses) = objects.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(false);
     };
-    let snapshot = server.objects().cache(addresses)?.snapshot();
+    let snapshot = objects.cache(addresses)?.snapshot();
     let inside = |address: &IpAddr| block.cidrs.iter().any(|range| range.contains(*address));
     Ok(snapshot
         .objects
         .keys()
         .filter_map(|key| key.parse::<IpAddr>().ok())
-        .any(|address| inside(&address) && !server.addresses().blocks().covered_without(address, name)))
+        .any(|address| inside(&address) && !blocks.covered_without(address, name)))
 }
 
 #[derive(Debug, PartialEq)]

@@ -14,14 +14,13 @@ use apiserver_store::Range;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::context::Context;
+use super::OwnObjects;
 use crate::custom::DEFINITIONS;
 use crate::errors;
+use crate::hooks::Hooks;
+use crate::lifetime::Lifetime;
 use crate::limits;
-use crate::objects::Outcome;
-use crate::server::Server;
 use crate::write::delete;
-use crate::write::delete_options::DeleteOptions;
 
 /// The time after which a definition is looked at again that could not be written, or whose objects are still
 /// there.
@@ -45,34 +44,35 @@ impl Going {
 }
 
 /// Runs until the server stops.
-pub async fn run(server: Arc<Server>) {
-    let shutdown = server.lifetime().shutdown().clone();
+pub async fn run(own: OwnObjects, lifetime: Arc<Lifetime>) {
+    let shutdown = lifetime.shutdown().clone();
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
-        () = drive(&server) => {}
+        () = drive(&own, lifetime.hooks()) => {}
     }
 }
 
-async fn drive(server: &Arc<Server>) {
-    server.objects().caches().loaded().await;
-    server.lifetime().hooks().done("poststarthook/start-apiextensions-controllers");
+async fn drive(own: &OwnObjects, hooks: &Hooks) {
+    let objects = own.objects();
+    objects.caches().loaded().await;
+    hooks.done("poststarthook/start-apiextensions-controllers");
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
     let mut going = Going::default();
-    let queue = Arc::clone(server.metrics().definitions());
+    let queue = Arc::clone(objects.metrics().definitions());
     let mut due = Instant::now();
     loop {
         let taken = if later.is_empty() {
-            server.objects().custom().next().await
+            objects.custom().next().await
         } else {
             tokio::select! {
-                taken = server.objects().custom().next() => taken,
+                taken = objects.custom().next() => taken,
                 () = tokio::time::sleep_until(due) => std::mem::take(&mut later),
             }
         };
         for (name, since) in taken {
             queue.taken(since);
-            let done = look(server, &mut going, &name).await.unwrap_or_else(|error| {
+            let done = look(own, &mut going, &name).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, %name, "a CustomResourceDefinition cannot be brought up to date");
                 false
             });
@@ -91,53 +91,48 @@ async fn drive(server: &Arc<Server>) {
 }
 
 /// Brings one definition up to date; `false` if that takes another look.
-async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<bool, ApiError> {
-    let Some(resource) = server.objects().registry().lookup(GROUP, "v1", DEFINITIONS) else {
+async fn look(own: &OwnObjects, going: &mut Going, name: &str) -> Result<bool, ApiError> {
+    let objects = own.objects();
+    let Some(resource) = objects.registry().lookup(GROUP, "v1", DEFINITIONS) else {
         return Ok(true);
     };
-    let Some(current) = server.objects().fetch(resource, "", name).await? else { return Ok(true) };
+    let Some(current) = objects.fetch(resource, "", name).await? else { return Ok(true) };
     let definition = &current.object;
     if awaits_cleanup(definition) {
-        return clean_up(server, going, resource, definition.clone()).await;
+        return clean_up(own, going, resource, definition.clone()).await;
     }
     if meta::deletion_timestamp(definition).is_some() {
         return Ok(true);
     }
     // Names that others were granted count as soon as they are in the store.
-    server.objects().fresh().await?;
+    objects.fresh().await?;
     let group = meta::text(definition, "/spec/group");
-    let others = server.objects().custom().taken(group, name, &definition["spec"]["names"]);
-    match reconcile(definition, &others, server.ambient().now()) {
+    let others = objects.custom().taken(group, name, &definition["spec"]["names"]);
+    match reconcile(definition, &others, objects.ambient().now()) {
         None => Ok(true),
-        Some(new) => write(server, resource, new).await,
+        Some(new) => own.put(resource, new).await,
     }
-}
-
-/// Writes a definition if its resource version is still the one it was made from; returns `false` if it was
-/// changed meanwhile.
-async fn write(server: &Server, resource: &Resource, definition: Value) -> Result<bool, ApiError> {
-    let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    Ok(matches!(server.objects().put(resource, definition, expected).await?, Outcome::Done(_)))
 }
 
 /// Deletes the objects of a definition that is being deleted, and then removes its finalizer; returns `false`
 /// if objects are left.
 async fn clean_up(
-    server: &Arc<Server>,
+    own: &OwnObjects,
     going: &mut Going,
     resource: &Resource,
     mut definition: Value,
 ) -> Result<bool, ApiError> {
-    let now = time::rfc3339(server.ambient().now());
+    let objects = own.objects();
+    let now = time::rfc3339(objects.ambient().now());
     let outcome = if meta::condition_is_true(&definition, "Established") {
         let (name, uid) = (meta::name(&definition), meta::uid(&definition).to_owned());
         // From here on this server refuses new objects, and those that it did not are in the store.
-        server.objects().fresh().await?;
-        if !server.objects().custom().created(name).await {
+        objects.fresh().await?;
+        if !objects.custom().created(name).await {
             return Ok(false);
         }
-        let left = delete_objects(server, &definition).await?;
-        let others_know = !server.objects().store().shared() || going.since(&uid).elapsed() >= AGAIN;
+        let left = delete_objects(own, &definition).await?;
+        let others_know = !objects.store().shared() || going.since(&uid).elapsed() >= AGAIN;
         if left == 0 && !others_know {
             return Ok(false);
         }
@@ -150,7 +145,7 @@ async fn clean_up(
             let before = definition.clone();
             set_condition(&mut definition, &progress, &now);
             if definition != before {
-                write(server, resource, definition).await?;
+                own.put(resource, definition).await?;
             }
             return Ok(false);
         }
@@ -163,24 +158,24 @@ async fn clean_up(
         meta::finalizers(&definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
     meta::set_finalizers(&mut definition, rest);
     if !delete::is_finished(resource, &definition) {
-        return write(server, resource, definition).await;
+        return own.put(resource, definition).await;
     }
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    let removed = server.objects().remove(resource, "", meta::name(&definition), expected).await?;
+    let removed = objects.remove(resource, "", meta::name(&definition), expected).await?;
     Ok(removed.is_ok())
 }
 
 /// Deletes what there is; gives how many objects still wait for their finalizers.
-async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usize, ApiError> {
-    let kinds = server.objects().custom();
-    let Some(known) = kinds.definition(meta::name(definition)) else { return Ok(0) };
+async fn delete_objects(own: &OwnObjects, definition: &Value) -> Result<usize, ApiError> {
+    let objects = own.objects();
+    let Some(known) = objects.custom().definition(meta::name(definition)) else { return Ok(0) };
     let Some(stored) = known.stored() else { return Ok(0) };
     let prefix = format!("{}/", stored.storage_prefix);
     let mut range =
         Range { prefix: prefix.clone(), limit: limits::DELETE_COLLECTION_PAGE, ..Range::default() };
     let mut left = 0;
     loop {
-        let page = server.objects().store().list(range.clone()).await.map_err(errors::store_error)?;
+        let page = objects.store().list(range.clone()).await.map_err(errors::store_error)?;
         let places: Vec<(String, String)> = page
             .kvs
             .iter()
@@ -190,7 +185,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
                 (namespace.to_owned(), name.to_owned())
             })
             .collect();
-        let deletions = places.iter().map(|(namespace, name)| delete_one(server, &stored, namespace, name));
+        let deletions = places.iter().map(|(namespace, name)| own.delete(&stored, namespace, name));
         for waits in futures::future::join_all(deletions).await {
             left += usize::from(waits?);
         }
@@ -198,21 +193,5 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
             Some(last) if page.more => range.after.clone_from(&last.key),
             _ => return Ok(left),
         }
-    }
-}
-
-/// Deletes one object; returns true if it is still there.
-async fn delete_one(
-    server: &Arc<Server>,
-    resource: &Resource,
-    namespace: &str,
-    name: &str,
-) -> Result<bool, ApiError> {
-    let context = Context::internal(Arc::clone(server), namespace);
-    match delete::one(&context, resource, namespace, name, &DeleteOptions::default()).await {
-        Ok(delete::Deleted::Gone(_)) => Ok(false),
-        Ok(delete::Deleted::Waiting(_)) => Ok(true),
-        Err(error) if error.code == 404 => Ok(false),
-        Err(error) => Err(error),
     }
 }

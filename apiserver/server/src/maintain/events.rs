@@ -1,16 +1,11 @@
 //! Events that the server itself reports.
 
-use std::sync::Arc;
-
 use apiserver_meta::time;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::{Value, json};
 
-use crate::context::Context;
-use crate::server::Server;
-use crate::write;
-use crate::write::Tracking;
+use super::OwnObjects;
 
 /// An event about an object.
 pub struct Report<'a> {
@@ -25,22 +20,37 @@ pub struct Report<'a> {
     pub note: String,
 }
 
-/// Writes an Event about an object, which needs `apiVersion`, `kind` and metadata. A failure is
-/// logged: nothing depends on an Event.
-pub async fn record(server: &Arc<Server>, regarding: &Value, report: Report<'_>) {
-    let Report { reason, note, .. } = &report;
-    tracing::info!(object = meta::name(regarding), reason, note, "event recorded");
-    if let Err(error) = write(server, regarding, &report).await {
-        tracing::warn!(%error, reason, "cannot write an event");
+/// Records Events in the name of one server.
+pub struct Recorder {
+    own: OwnObjects,
+    /// The name of the host, or `apiserver` where the server has none.
+    host: String,
+}
+
+impl Recorder {
+    /// Returns a recorder for the server on `host`.
+    pub fn new(own: OwnObjects, host: Option<&str>) -> Self {
+        Self { own, host: host.unwrap_or("apiserver").to_owned() }
+    }
+
+    /// Writes an Event about an object, which needs `apiVersion`, `kind` and metadata. A failure is
+    /// logged: nothing depends on an Event.
+    pub async fn record(&self, regarding: &Value, report: Report<'_>) {
+        let Report { reason, note, .. } = &report;
+        tracing::info!(object = meta::name(regarding), reason, note, "event recorded");
+        if let Err(error) = write(&self.own, &self.host, regarding, &report).await {
+            tracing::warn!(%error, reason, "cannot write an event");
+        }
     }
 }
 
-async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> Result<(), ApiError> {
-    let Some(resource) = server.objects().registry().by_kind("v1", "Event") else { return Ok(()) };
+async fn write(own: &OwnObjects, host: &str, regarding: &Value, report: &Report<'_>) -> Result<(), ApiError> {
+    let objects = own.objects();
+    let Some(resource) = objects.registry().by_kind("v1", "Event") else { return Ok(()) };
     // Events about objects without a namespace are in `default`.
     let namespace = Some(meta::namespace(regarding)).filter(|n| !n.is_empty()).unwrap_or("default");
-    let now = server.ambient().now();
-    let suffix = format!("{:016x}", server.ambient().random.next_u64());
+    let now = objects.ambient().now();
+    let suffix = format!("{:016x}", objects.ambient().random.next_u64());
     let reference = json!({
         "apiVersion": regarding["apiVersion"], "kind": regarding["kind"],
         "namespace": meta::namespace(regarding), "name": meta::name(regarding),
@@ -53,9 +63,8 @@ async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> 
         "action": report.action, "message": report.note,
         "eventTime": time::rfc3339_micro(now),
         "reportingComponent": report.reporter,
-        "reportingInstance": format!("{}-{}", report.reporter, server.config().identity.as_deref().unwrap_or("apiserver")),
+        "reportingInstance": format!("{}-{}", report.reporter, host),
         "source": {},
     });
-    let context = Context::internal(Arc::clone(server), namespace);
-    write::create(&context, resource, event, Tracking::Update).await.map(drop)
+    own.create(resource, event).await.map(drop)
 }

@@ -9,13 +9,12 @@ use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
+use tokio::sync::Notify;
 
+use super::OwnObjects;
 use crate::bootstrap::flow;
-use crate::context::Context;
-use crate::server::Server;
-use crate::write;
-use crate::write::delete_options::DeleteOptions;
-use crate::write::{Part, Update, delete};
+use crate::objects::Objects;
+use crate::write::Part;
 use apiserver_auth::defaults::DefaultWrite;
 use apiserver_cache::Cache;
 
@@ -28,51 +27,47 @@ const EVERY: Duration = Duration::from_secs(60);
 const BATCH_DELAY: Duration = Duration::from_millis(100);
 
 /// Writes missing and outdated objects. If there are none, the store is not asked.
-pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
+pub async fn ensure(own: &OwnObjects) -> Result<(), ApiError> {
     let objects = flow::objects();
-    let writes = objects.iter().map(|wanted| ensure_one(server, wanted));
+    let writes = objects.iter().map(|wanted| ensure_one(own, wanted));
     futures::future::try_join_all(writes).await?;
     for plural in [SCHEMAS, LEVELS] {
-        let Some((resource, cache)) = served(server, plural) else { continue };
+        let Some((resource, cache)) = served(own.objects(), plural) else { continue };
         for entry in cache.snapshot().objects.values() {
             let of_kind = |object: &Value| object["kind"] == resource.kind.as_str();
             let known = objects.iter().any(|o| of_kind(o) && meta::name(o) == entry.name());
             if known || !decoded(&entry.object()).is_some_and(|object| flow::is_outdated(&object)) {
                 continue;
             }
-            let context = Context::internal(Arc::clone(server), "");
-            match delete::one(&context, &resource, "", entry.name(), &DeleteOptions::default()).await {
-                Ok(_) => {}
-                Err(error) if error.code == 404 => {}
-                Err(error) => return Err(error),
-            }
+            own.delete(&resource, "", entry.name()).await?;
         }
     }
     Ok(())
 }
 
 /// Looks after them until the server ends.
-pub async fn run(server: &Arc<Server>) {
+pub async fn run(own: &OwnObjects, changed: &Notify) {
     let mut due = tokio::time::Instant::now() + EVERY;
     loop {
         tokio::select! {
-            () = server.notifications().flow.notified() => tokio::time::sleep(BATCH_DELAY).await,
+            () = changed.notified() => tokio::time::sleep(BATCH_DELAY).await,
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + EVERY;
-                if let Err(error) = ensure(server).await {
+                if let Err(error) = ensure(own).await {
                     tracing::warn!(%error, "cannot update the FlowSchemas of Kubernetes");
                 }
             }
         }
-        if let Err(error) = mark(server).await {
+        if let Err(error) = mark(own).await {
             tracing::warn!(%error, "FlowSchemas cannot be marked");
         }
     }
 }
 
 /// Sets the condition of each schema that tells whether its level exists.
-async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
-    let (Some((resource, schemas)), Some((_, levels))) = (served(server, SCHEMAS), served(server, LEVELS))
+async fn mark(own: &OwnObjects) -> Result<(), ApiError> {
+    let objects = own.objects();
+    let (Some((resource, schemas)), Some((_, levels))) = (served(objects, SCHEMAS), served(objects, LEVELS))
     else {
         return Ok(());
     };
@@ -81,11 +76,10 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
         if marked(&schema, &levels, "").is_none() {
             continue;
         }
-        let now = time::rfc3339(server.ambient().now());
+        let now = time::rfc3339(objects.ambient().now());
         let make = |current: &Value| Ok(marked(current, &levels, &now).unwrap_or_else(|| current.clone()));
-        let context = Context::internal_to(Arc::clone(server), "", entry.name(), "status");
-        match write::update(&context, &resource, Update::of(&context, Part::Status, &make)).await {
-            Ok(_) => {}
+        match own.update(&resource, entry.name(), Part::Status, &make).await {
+            Ok(()) => {}
             // It is gone, or was changed meanwhile and will be looked at again.
             Err(error) if matches!(error.code, 404 | 409) => {}
             Err(error) => return Err(error),
@@ -118,27 +112,27 @@ fn marked(schema: &Value, levels: &Cache, now: &str) -> Option<Value> {
     Some(schema)
 }
 
-fn served(server: &Server, plural: &str) -> Option<(Arc<Resource>, Arc<Cache>)> {
-    let resource = server.objects().registry().lookup(GROUP, "v1", plural)?;
-    Some((Arc::clone(resource), server.objects().cache(resource).ok()?))
+fn served(objects: &Objects, plural: &str) -> Option<(Arc<Resource>, Arc<Cache>)> {
+    let resource = objects.registry().lookup(GROUP, "v1", plural)?;
+    Some((Arc::clone(resource), objects.cache(resource).ok()?))
 }
 
 fn decoded(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok()
 }
 
-async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
+async fn ensure_one(own: &OwnObjects, wanted: &Value) -> Result<(), ApiError> {
     let (kind, name) = (meta::text(wanted, "/kind"), meta::name(wanted));
     let plural = if kind == "FlowSchema" { SCHEMAS } else { LEVELS };
-    let Some((resource, cache)) = served(server, plural) else { return Ok(()) };
+    let Some((resource, cache)) = served(own.objects(), plural) else { return Ok(()) };
     let held = cache.get(name).and_then(|entry| decoded(&entry.object()));
     match flow::reconcile(held.as_ref(), wanted) {
         DefaultWrite::Nothing => Ok(()),
         DefaultWrite::Create(mut object) => {
             if let Some(condition) = object.pointer_mut("/status/conditions/0") {
-                condition["lastTransitionTime"] = time::rfc3339(server.ambient().now()).into();
+                condition["lastTransitionTime"] = time::rfc3339(own.objects().ambient().now()).into();
             }
-            super::create(server, &resource, object).await.map(drop)
+            own.create(&resource, object).await.map(drop)
         }
         DefaultWrite::Update(_) | DefaultWrite::Recreate(_) => {
             let make = |current: &Value| {
@@ -147,8 +141,7 @@ async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError
                     _ => current.clone(),
                 })
             };
-            let context = Context::internal_to(Arc::clone(server), "", name, "");
-            write::update(&context, &resource, Update::of(&context, Part::Main, &make)).await.map(drop)
+            own.update(&resource, name, Part::Main, &make).await
         }
     }
 }

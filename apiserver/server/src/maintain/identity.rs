@@ -1,6 +1,5 @@
 //! The Lease that identifies this API server (KEP-1965), and the removal of those whose servers are gone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::time;
@@ -9,10 +8,11 @@ use apiserver_schema::meta;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
-use super::events::{Report, record};
-use super::{create, put};
-use crate::server::Server;
+use super::OwnObjects;
+use super::events::{Recorder, Report};
+use crate::objects::Objects;
 
 /// Seconds that a Lease counts without being renewed.
 pub const DURATION: i64 = 3600;
@@ -42,22 +42,21 @@ pub fn name(host: &str) -> String {
 }
 
 /// Renews the Lease of this server and collects those of others, for ever.
-pub async fn run(server: &Arc<Server>) {
-    let Some(host) = server.config().identity.clone() else { return };
-    let holder = format!("{}_{}", name(&host), server.ambient().uid());
+pub async fn run(own: &OwnObjects, host: &str, draining: &CancellationToken) {
+    let holder = format!("{}_{}", name(host), own.objects().ambient().uid());
     let mut collect = tokio::time::interval(COLLECT);
     let mut renew = tokio::time::interval(RENEW);
     loop {
         tokio::select! {
             biased;
-            () = server.lifetime().draining().cancelled() => return,
+            () = draining.cancelled() => return,
             _ = renew.tick() => {
-                if let Err(error) = renew_one(server, &host, &holder).await {
+                if let Err(error) = renew_one(own, host, &holder).await {
                     tracing::warn!(%error, "this server's Lease cannot be renewed");
                 }
             }
             _ = collect.tick() => {
-                if let Err(error) = collect_expired(server).await {
+                if let Err(error) = collect_expired(own.objects()).await {
                     tracing::warn!(%error, "Leases of other servers cannot be collected");
                 }
             }
@@ -75,20 +74,21 @@ fn wanted(host: &str, holder: &str, now: Timestamp) -> Value {
     })
 }
 
-async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(), ApiError> {
-    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+async fn renew_one(own: &OwnObjects, host: &str, holder: &str) -> Result<(), ApiError> {
+    let objects = own.objects();
+    let Some(resource) = objects.registry().by_kind("coordination.k8s.io/v1", "Lease") else {
         return Ok(());
     };
-    let wanted = wanted(host, holder, server.ambient().now());
-    match server.objects().fetch(resource, NAMESPACE, &name(host)).await? {
-        None => create(server, resource, wanted).await.map(drop),
+    let wanted = wanted(host, holder, objects.ambient().now());
+    match objects.fetch(resource, NAMESPACE, &name(host)).await? {
+        None => own.create(resource, wanted).await.map(drop),
         Some(current) => {
             let mut lease = current.object;
             lease["spec"] = wanted["spec"].clone();
             for (key, value) in wanted["metadata"]["labels"].as_object().into_iter().flatten() {
                 lease["metadata"]["labels"][key] = value.clone();
             }
-            put(server, resource, lease).await.map(drop)
+            own.put(resource, lease).await.map(drop)
         }
     }
 }
@@ -101,27 +101,26 @@ fn is_expired(lease: &Value, now: Timestamp) -> bool {
     renewed.checked_add(SignedDuration::from_secs(lasts)).is_ok_and(|end| end < now)
 }
 
-async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+async fn collect_expired(objects: &Objects) -> Result<(), ApiError> {
+    let Some(resource) = objects.registry().by_kind("coordination.k8s.io/v1", "Lease") else {
         return Ok(());
     };
-    let snapshot = server.objects().cache(resource)?.snapshot();
+    let snapshot = objects.cache(resource)?.snapshot();
     let prefix = format!("{NAMESPACE}/");
     let leases = snapshot.objects.values().filter(|e| e.key.starts_with(&prefix));
     for entry in leases.filter(|entry| entry.label(LABEL) == Some("kube-apiserver")) {
         let Ok(lease) = serde_json::from_slice::<Value>(&entry.object()) else { continue };
-        if is_expired(&lease, server.ambient().now()) {
+        if is_expired(&lease, objects.ambient().now()) {
             let name = meta::name(&lease);
             tracing::info!(name, "the Lease of an API server that is gone is removed");
-            drop(server.objects().remove(resource, NAMESPACE, name, entry.revision).await?);
+            drop(objects.remove(resource, NAMESPACE, name, entry.revision).await?);
         }
     }
     Ok(())
 }
 
-/// Leaves an Event about the Lease, so that others see why it is gone.
-pub async fn tell_end(server: &Arc<Server>) {
-    let Some(host) = &server.config().identity else { return };
+/// Records an Event about the Lease, so that others see why it is gone.
+pub async fn record_end(recorder: &Recorder, host: &str) {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": name(host), "namespace": NAMESPACE},
@@ -135,18 +134,17 @@ pub async fn tell_end(server: &Arc<Server>) {
         action: "Terminating",
         note,
     };
-    record(server, &lease, report).await;
+    recorder.record(&lease, report).await;
 }
 
 /// Releases the Lease, because the server has ended in good order.
-pub async fn withdraw(server: &Arc<Server>) {
-    let Some(host) = &server.config().identity else { return };
-    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+pub async fn withdraw(objects: &Objects, host: &str) {
+    let Some(resource) = objects.registry().by_kind("coordination.k8s.io/v1", "Lease") else {
         return;
     };
-    let found = server.objects().fetch(resource, NAMESPACE, &name(host)).await;
+    let found = objects.fetch(resource, NAMESPACE, &name(host)).await;
     if let Ok(Some(current)) = found
-        && let Err(error) = server.objects().remove(resource, NAMESPACE, &name(host), current.revision).await
+        && let Err(error) = objects.remove(resource, NAMESPACE, &name(host), current.revision).await
     {
         tracing::warn!(%error, "this server's Lease stays until it expires");
     }

@@ -6,21 +6,22 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::error::ApiError;
 use apiserver_schema::ordered;
 use apiserver_schema::protobuf;
-use apiserver_store::{Op, Range, StoreError, Write, Written};
+use apiserver_store::{Op, Range, Store, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
-use super::ensure_object;
+use super::OwnObjects;
+use crate::addresses::Addresses;
 use crate::errors;
 use crate::limits;
 use crate::notifications::Endpoint;
-use crate::server::Server;
 
 /// The prefix of the keys; their names are addresses.
 const LEASES: &str = "/registry/masterleases/";
@@ -28,75 +29,91 @@ const LEASES: &str = "/registry/masterleases/";
 const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
 
-/// Looks after them for ever, until the server ends.
-pub async fn run(server: &Arc<Server>) {
-    let Some(address) = server.config().advertise else { return };
-    if address.ip().is_loopback() {
-        tracing::warn!(
-            "the Service kubernetes gets no endpoints, because pods cannot reach {}: give --advertise-address",
-            address.ip()
-        );
-    }
-    let mut ticks = tokio::time::interval(RENEW);
-    loop {
-        tokio::select! {
-            biased;
-            () = server.lifetime().draining().cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        if let Err(error) = ensure(server).await {
-            tracing::warn!(%error, "cannot update the Service kubernetes");
-        }
-    }
+/// Keeps the Service for the server that clients reach at `address`.
+pub struct OwnService<'a> {
+    pub own: &'a OwnObjects,
+    pub addresses: &'a Addresses,
+    /// Held while this server writes its endpoint.
+    pub endpoint: &'a Mutex<Endpoint>,
+    /// Cancelled when the end of the server is announced.
+    pub draining: &'a CancellationToken,
+    pub address: SocketAddr,
 }
 
-/// Writes the missing parts of the Service, and the present endpoints.
-pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(address) = server.config().advertise else { return Ok(()) };
-    let addresses = server.addresses().allocator()?.kubernetes_addresses();
-    let service_address = addresses.iter().find(|a| a.is_ipv4() == address.is_ipv4());
-    if let Some(service_address) = service_address.or(addresses.first()) {
-        ensure_object(server, service(*service_address, address.port())).await?;
+impl OwnService<'_> {
+    /// Looks after them for ever, until the server ends.
+    pub async fn run(&self) {
+        let address = self.address;
+        if address.ip().is_loopback() {
+            tracing::warn!(
+                "the Service kubernetes gets no endpoints, because pods cannot reach {}: give --advertise-address",
+                address.ip()
+            );
+        }
+        let mut ticks = tokio::time::interval(RENEW);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.draining.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            if let Err(error) = self.ensure().await {
+                tracing::warn!(%error, "cannot update the Service kubernetes");
+            }
+        }
     }
-    // A shutdown withdraws the endpoint after this has ended, and nothing restores it then.
-    let mut endpoint = server.endpoint_turn().lock().await;
-    // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
-    if address.ip().is_loopback() || server.lifetime().draining().is_cancelled() {
-        return Ok(());
-    }
-    renew(server, address.ip(), &mut endpoint).await.map_err(errors::store_error)?;
-    reconcile(server, address).await
-}
 
-/// Takes this server's endpoint away. The last server's stays: an address that does not answer
-/// tells clients more than none.
-pub async fn withdraw(server: &Arc<Server>) {
-    let Some(address) = server.config().advertise.filter(|a| !a.ip().is_loopback()) else { return };
-    let endpoint = server.endpoint_turn().lock().await;
-    let result = async {
-        remove(server, address.ip(), &endpoint).await.map_err(errors::store_error)?;
-        reconcile(server, address).await
-    };
-    if let Err(error) = result.await {
-        tracing::warn!(%error, "this server's endpoint stays until its key expires");
+    /// Writes the missing parts of the Service, and the present endpoints.
+    pub async fn ensure(&self) -> Result<(), ApiError> {
+        let address = self.address;
+        let addresses = self.addresses.allocator()?.kubernetes_addresses();
+        let service_address = addresses.iter().find(|a| a.is_ipv4() == address.is_ipv4());
+        if let Some(service_address) = service_address.or(addresses.first()) {
+            self.own.ensure_fields(service(*service_address, address.port())).await?;
+        }
+        // A shutdown withdraws the endpoint after this has ended, and nothing restores it then.
+        let mut endpoint = self.endpoint.lock().await;
+        // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
+        if address.ip().is_loopback() || self.draining.is_cancelled() {
+            return Ok(());
+        }
+        renew(self.own.objects().store(), address.ip(), &mut endpoint).await.map_err(errors::store_error)?;
+        reconcile(self.own, address).await
+    }
+
+    /// Takes this server's endpoint away. The last server's stays: an address that does not answer
+    /// tells clients more than none.
+    pub async fn withdraw(&self) {
+        let address = self.address;
+        if address.ip().is_loopback() {
+            return;
+        }
+        let endpoint = self.endpoint.lock().await;
+        let result = async {
+            remove(self.own.objects().store(), address.ip(), &endpoint).await.map_err(errors::store_error)?;
+            reconcile(self.own, address).await
+        };
+        if let Err(error) = result.await {
+            tracing::warn!(%error, "this server's endpoint stays until its key expires");
+        }
     }
 }
 
 /// Sets the endpoints to the servers that are alive. Another server may do the same from an older look and
 /// write later, so each looks again after its write.
-async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError> {
-    let mut addresses = alive(server, own).await?;
+async fn reconcile(own: &OwnObjects, address: SocketAddr) -> Result<(), ApiError> {
+    let mut addresses = alive(own.objects().store(), address).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
         if addresses.is_empty() {
-            let family = if own.is_ipv4() { "IPv4" } else { "IPv6" };
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
             tracing::info!(
                 "no API server with an {family} address is known to be left; the endpoints of the Service kubernetes stay"
             );
             return Ok(());
         }
-        ensure_object(server, endpoints(&addresses, own.port())).await?;
-        ensure_object(server, slice(&addresses, own.port())).await?;
-        let now = alive(server, own).await?;
+        own.ensure_fields(endpoints(&addresses, address.port())).await?;
+        own.ensure_fields(slice(&addresses, address.port())).await?;
+        let now = alive(own.objects().store(), address).await?;
         if now == addresses {
             break;
         }
@@ -118,13 +135,13 @@ fn value(address: IpAddr) -> Bytes {
     protobuf::to_envelope(&object).map_or_else(|_| Bytes::from(ordered::json_text(&object)), Bytes::from)
 }
 
-async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Result<(), StoreError> {
+async fn renew(store: &dyn Store, address: IpAddr, endpoint: &mut Endpoint) -> Result<(), StoreError> {
     let (key, value) = (key(address), value(address));
-    let mut expected = server.objects().store().get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
+    let mut expected = store.get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
     endpoint.shared = endpoint.written > 0 && expected > endpoint.written;
     for _ in 0..limits::CONFLICT_RETRIES {
         let op = Op::Put { value: value.clone(), ttl_seconds: TTL };
-        match server.objects().store().write(Write { key: key.clone(), expected, op }).await? {
+        match store.write(Write { key: key.clone(), expected, op }).await? {
             Written::Done { revision } => {
                 endpoint.written = revision;
                 return Ok(());
@@ -137,20 +154,20 @@ async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Res
 }
 
 /// Removes the key, unless it is another server's as well.
-async fn remove(server: &Server, address: IpAddr, endpoint: &Endpoint) -> Result<(), StoreError> {
+async fn remove(store: &dyn Store, address: IpAddr, endpoint: &Endpoint) -> Result<(), StoreError> {
     let key = key(address);
-    let Some(kv) = server.objects().store().get(&key).await?.kv else { return Ok(()) };
+    let Some(kv) = store.get(&key).await?.kv else { return Ok(()) };
     if endpoint.shared || kv.mod_revision > endpoint.written {
         tracing::info!(%address, "another API server has the same address, whose endpoint stays");
         return Ok(());
     }
-    server.objects().store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
+    store.write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
 }
 
 /// Returns the addresses of the servers that are alive, of the family of `own`.
-async fn alive(server: &Server, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
+async fn alive(store: &dyn Store, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
     let range = Range { prefix: LEASES.to_owned(), ..Range::default() };
-    let page = server.objects().store().list(range).await.map_err(errors::store_error)?;
+    let page = store.list(range).await.map_err(errors::store_error)?;
     let addresses = page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok());
     Ok(addresses.filter(|address: &IpAddr| address.is_ipv4() == own.is_ipv4()).collect())
 }

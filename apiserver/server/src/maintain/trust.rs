@@ -5,7 +5,6 @@
 //! Each server adds its own authorities to those that others have written, so that several servers with different
 //! ones get along, and drops certificates that have expired.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::pem;
@@ -13,13 +12,14 @@ use apiserver_schema::error::ApiError;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{create, put};
+use super::OwnObjects;
 use crate::errors;
 use crate::limits;
 use crate::notifications::TRUST;
-use crate::server::Server;
 use apiserver_auth::authentication::pki::certificates;
 
 const NAMESPACE: &str = TRUST.0;
@@ -44,10 +44,10 @@ const FRONT_PROXY: [&str; 5] = [
     "requestheader-allowed-names",
 ];
 
-/// Looks after the ConfigMap until the server ends.
-pub async fn run(server: &Arc<Server>) {
+/// Keeps the authorities `client_ca` in the ConfigMap until the server ends.
+pub async fn run(own: &OwnObjects, client_ca: &str, changed: &Notify, draining: &CancellationToken) {
     loop {
-        let pause = match ensure(server).await {
+        let pause = match ensure(own, client_ca).await {
             Ok(()) => EVERY,
             Err(error) => {
                 tracing::warn!(%error, "cannot update the ConfigMap {NAMESPACE}/{NAME}");
@@ -55,24 +55,25 @@ pub async fn run(server: &Arc<Server>) {
             }
         };
         tokio::select! {
-            () = server.lifetime().draining().cancelled() => return,
-            () = server.notifications().trust.notified() => {}
+            () = draining.cancelled() => return,
+            () = changed.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(resource) = server.objects().registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
+async fn ensure(own: &OwnObjects, client_ca: &str) -> Result<(), ApiError> {
+    let objects = own.objects();
+    let Some(resource) = objects.registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = server.objects().fetch(resource, NAMESPACE, NAME).await?;
+        let current = objects.fetch(resource, NAMESPACE, NAME).await?;
         let held = current.as_ref().map(|current| &current.object);
-        let Some(wanted) = wanted(held, &server.config().client_ca, server.ambient().now()) else {
+        let Some(wanted) = wanted(held, client_ca, objects.ambient().now()) else {
             return Ok(());
         };
         let written = match current {
-            None => create(server, resource, wanted).await?,
-            Some(_) => put(server, resource, wanted).await?,
+            None => own.create(resource, wanted).await?,
+            Some(_) => own.put(resource, wanted).await?,
         };
         if written {
             return Ok(());

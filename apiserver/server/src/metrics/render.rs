@@ -61,7 +61,7 @@ fn request_labels<'a>(
     labels
 }
 
-/// The same with dry runs and others together: most metrics do not tell them apart.
+/// Returns the members with dry runs and others together: most metrics do not tell them apart.
 fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Requests>> {
     let mut merged: BTreeMap<[Box<str>; 7], Requests> = BTreeMap::new();
     for member in members {

@@ -122,7 +122,7 @@ impl Entries {
         self.batch(Batch::new(bytes, usize::MAX))
     }
 
-    /// The same, read from the store if it has to be, and no more than `count`.
+    /// Returns the next entries, no more than `count`, from the store if the state is forgotten.
     pub async fn fetch(&mut self, bytes: usize, count: usize) -> Result<Vec<Arc<Entry>>, StoreError> {
         match self.batch(Batch::new(bytes, count)) {
             Ok(entries) => Ok(entries),
@@ -202,7 +202,7 @@ impl Span {
         None
     }
 
-    /// The same of the store, `true` at the end.
+    /// Fills the batch from the store; returns `true` at the end.
     async fn read(
         &mut self,
         caches: &Caches,
@@ -242,7 +242,7 @@ fn after(key: &str) -> String {
     format!("{key}\0")
 }
 
-/// `true` at the end.
+/// Fills the batch with the objects under `keys`, of a state in memory; returns `true` at the end.
 fn take_keys(keys: &mut VecDeque<Arc<str>>, past: &Past, batch: &mut Batch) -> bool {
     while let Some(key) = keys.front() {
         if past.objects.get(&**key).is_some_and(|entry| !batch.add(entry)) {
@@ -253,7 +253,7 @@ fn take_keys(keys: &mut VecDeque<Arc<str>>, past: &Past, batch: &mut Batch) -> b
     true
 }
 
-/// The same of the store.
+/// Fills the batch with the objects under `keys`, read from the store; returns `true` at the end.
 async fn read_keys(
     keys: &mut VecDeque<Arc<str>>,
     caches: &Caches,

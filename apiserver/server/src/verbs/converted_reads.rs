@@ -24,15 +24,15 @@ use crate::conversion::by_webhook;
 use crate::conversion::webhook;
 use crate::list_options;
 use crate::negotiate;
+use crate::objects::Objects;
 use crate::respond;
 use crate::selection::filter::Filter;
-use crate::server::Server;
 use crate::table::{Rows, metadata_only};
 
 /// A read whose answer is converted: it is carried out as if the client wanted plain JSON objects,
 /// and shaped as it asked for afterwards.
 pub struct ConvertedRead {
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     resource: Arc<Resource>,
     custom: Arc<Custom>,
     wanted: Wanted,
@@ -64,7 +64,7 @@ impl ConvertedRead {
             _ => None,
         };
         Ok(Some(Self {
-            server: Arc::clone(server),
+            objects: Arc::clone(server.objects()),
             custom,
             wanted,
             rows,
@@ -122,15 +122,11 @@ impl ConvertedRead {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
             };
-            webhook::convert(self.server.objects().webhook_caller(), &self.custom, &mut items).await?;
+            webhook::convert(self.objects.webhook_caller(), &self.custom, &mut items).await?;
             self.list(value, items)
         } else if value["kind"] == self.resource.kind.as_str() {
-            webhook::convert(
-                self.server.objects().webhook_caller(),
-                &self.custom,
-                std::slice::from_mut(&mut value),
-            )
-            .await?;
+            webhook::convert(self.objects.webhook_caller(), &self.custom, std::slice::from_mut(&mut value))
+                .await?;
             self.object(value, true)
         } else {
             value
@@ -224,8 +220,7 @@ impl ConvertedWatch {
         let mut objects: Vec<Value> =
             events.iter_mut().filter(|event| ours(event)).map(|event| event["object"].take()).collect();
         if let Err(error) =
-            webhook::convert(self.read.server.objects().webhook_caller(), &self.read.custom, &mut objects)
-                .await
+            webhook::convert(self.read.objects.webhook_caller(), &self.read.custom, &mut objects).await
         {
             // The client begins anew, as after any error.
             self.ended = true;

@@ -17,9 +17,9 @@ use crate::conversion::webhook;
 use crate::errors;
 use crate::errors::too_many_requests;
 use crate::limits;
+use crate::objects::Objects;
 use crate::selection::filter::Filter;
 use crate::selection::{Entries, Selected};
-use crate::server::Server;
 use crate::view;
 use crate::view::{Asked, View};
 use apiserver_cache::{Cache, Entry};
@@ -45,7 +45,7 @@ pub async fn select(
         if page.is_empty() {
             break;
         }
-        let values = converted(&context.server, custom, &page).await?;
+        let values = converted(context.server.objects(), custom, &page).await?;
         let matching = page.iter().zip(&values).filter(|(_, value)| filter.matches_value(value));
         for (entry, _) in matching {
             let bytes = limits::HELD_BY_KEY + entry.key.len();
@@ -68,9 +68,13 @@ async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
     entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(errors::store_error)
 }
 
-async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {
+async fn converted(
+    objects: &Objects,
+    custom: &Custom,
+    entries: &[Arc<Entry>],
+) -> Result<Vec<Value>, ApiError> {
     let mut values: Vec<Value> = entries.iter().map(|entry| entry.value(None)).collect();
-    webhook::convert(server.objects().webhook_caller(), custom, &mut values).await?;
+    webhook::convert(objects.webhook_caller(), custom, &mut values).await?;
     Ok(values)
 }
 
@@ -98,8 +102,8 @@ impl SentObjects {
         revision: i64,
     ) -> Result<Self, ApiError> {
         let mut sent = Self::new(filter, &context.budget);
-        let server = &context.server;
-        let Ok(view) = view::view(server.objects(), cache, &Asked::Exact(revision)).await else {
+        let objects = context.server.objects();
+        let Ok(view) = view::view(objects, cache, &Asked::Exact(revision)).await else {
             return Ok(sent);
         };
         let mut entries = sent.filter.outside().select(&view, "", 0).entries;
@@ -108,7 +112,7 @@ impl SentObjects {
             if page.is_empty() {
                 return Ok(sent);
             }
-            let values = converted(server, custom, &page).await?;
+            let values = converted(objects, custom, &page).await?;
             let matching = values.iter().filter(|value| sent.filter.matches_value(value));
             let keys: Vec<_> = matching.map(key).collect();
             for key in keys {

@@ -133,8 +133,7 @@ async fn take(
     if dry_run {
         return eviction::take(&mut budget, meta::name(pod), &now);
     }
-    let (server, namespace) = (Arc::clone(&context.server), &context.info.namespace);
-    let own = Context::internal_to(server, namespace, meta::name(&budget), "status");
+    let own = context.own_contexts().object(&context.info.namespace, meta::name(&budget), "status");
     let make = |budget: &Value| {
         let mut new = budget.clone();
         eviction::take(&mut new, meta::name(pod), &now)?;

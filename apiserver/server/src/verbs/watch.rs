@@ -28,11 +28,11 @@ use crate::limits;
 use crate::list_options::ListOptions;
 use crate::metrics::WatchGuard;
 use crate::negotiate;
+use crate::objects::Objects;
 use crate::respond;
 use crate::respond::Answer;
 use crate::selection::Entries;
 use crate::selection::filter::Filter;
-use crate::server::Server;
 use crate::table;
 use crate::table::Rows;
 use crate::view;
@@ -73,7 +73,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
                 message: cache.message,
                 rows,
                 columns_sent: false,
-                server: Arc::clone(&context.server),
+                objects: Arc::clone(context.server.objects()),
                 open: context.server.metrics().watch_opened(resource),
             },
             sent: opened.sent,
@@ -312,8 +312,8 @@ impl WatchStream {
                 return Some(event);
             }
             if let Some(mark) = self.mark_initial.take() {
-                let Encoder { server, resource, .. } = &self.encoder;
-                server.metrics().watch_listed(resource, mark.scope, mark.began.elapsed());
+                let Encoder { objects, resource, .. } = &self.encoder;
+                objects.metrics().watch_listed(resource, mark.scope, mark.began.elapsed());
                 return Some(self.encoder.bookmark(self.sent, true));
             }
             // The queue is empty, so everything up to that revision has been sent.
@@ -409,7 +409,7 @@ impl WatchStream {
                 }
                 self.last_bookmark_done = now >= closing;
                 self.next_bookmark = now + limits::BOOKMARK_EVERY;
-                let passed = self.encoder.server.objects().caches().passed();
+                let passed = self.encoder.objects.caches().passed();
                 self.due = Some(passed).filter(|passed| *passed >= self.after);
                 true
             }
@@ -442,7 +442,7 @@ struct Encoder {
     /// Makes the rows, where tables are sent.
     rows: Option<Rows>,
     columns_sent: bool,
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     open: WatchGuard,
 }
 
@@ -476,7 +476,7 @@ impl Encoder {
             },
             _ => {
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
-                let now = self.server.ambient().now();
+                let now = self.objects.ambient().now();
                 let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
                 let encode = || self.shaped(event.name(), &entry.value(revision), columns, now);
                 let Some(change) = change else { return encode() };
@@ -509,7 +509,7 @@ impl Encoder {
             Shape::Object => frame(self.wanted.format, "BOOKMARK", &object),
             _ => {
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
-                self.shaped("BOOKMARK", &object, columns, self.server.ambient().now())
+                self.shaped("BOOKMARK", &object, columns, self.objects.ambient().now())
             }
         }
     }

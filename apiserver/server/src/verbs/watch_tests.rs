@@ -6,15 +6,16 @@ use apiserver_store::{Op, Store, Write};
 
 use super::*;
 use crate::clients::budget::Budget;
+use crate::context::OwnContexts;
 use crate::query::Query;
-use crate::server::ServerConfig;
+use crate::server::{Server, ServerConfig};
 
 /// Opens a watch of ConfigMaps with bookmarks that is not read yet; `initial`: with those that exist.
 async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
     let resource = Arc::clone(server.objects().registry().lookup("", "v1", "configmaps").unwrap());
     let cache = server.objects().cache(&resource).unwrap();
     let filter = Filter::parse(&cache, "default", "", &Query::default(), &Budget::default()).unwrap();
-    let context = Context::internal(Arc::clone(server), "default");
+    let context = OwnContexts::new(Arc::clone(server)).collection("default");
     let begin = Begin {
         from: Start::State { least: None },
         initial,
@@ -32,7 +33,7 @@ async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
             message: cache.message,
             rows: None,
             columns_sent: false,
-            server: Arc::clone(server),
+            objects: Arc::clone(server.objects()),
             open: server.metrics().watch_opened(&resource),
             resource,
         },

@@ -68,7 +68,7 @@ pub async fn one(
             Plan::Remove => {
                 match context.server.objects().remove(resource, namespace, name, current.revision).await? {
                     Ok(revision) => {
-                        reserve::released(&context.server, resource, &current.object).await;
+                        reserve::released(context.server.addresses(), resource, &current.object).await;
                         meta::set(&mut current.object, "resourceVersion", revision.to_string());
                         return Ok(Deleted::Gone(current.object));
                     }
@@ -244,7 +244,7 @@ pub async fn finish(
     check_place(context, resource, namespace, name)?;
     match context.server.objects().remove(resource, namespace, name, expected).await? {
         Ok(revision) => {
-            reserve::released(&context.server, resource, object).await;
+            reserve::released(context.server.addresses(), resource, object).await;
             let mut last = object.clone();
             meta::set(&mut last, "resourceVersion", revision.to_string());
             Ok(Outcome::Done(Bytes::from(ordered::json_text(&last))))

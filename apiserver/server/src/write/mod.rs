@@ -71,7 +71,7 @@ pub enum Part {
     Status,
     /// The whole object, as the caller made it: for subresources of one kind, such as `resize`.
     Whole,
-    /// The same, of a change that follows from what admission has judged already: a Binding, an Eviction.
+    /// The whole object, of a change that follows from what admission has judged already: a Binding, an Eviction.
     Admitted,
 }
 

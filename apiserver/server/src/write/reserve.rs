@@ -7,10 +7,10 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::{Part, Write};
+use crate::addresses::Addresses;
 use crate::allocate::{Refused, Reservation};
 use crate::errors;
 use crate::objects::Outcome;
-use crate::server::Server;
 
 /// Fills in a Service; `None` for other kinds, and for statuses. Errors are 422, 500 if nothing is free, and
 /// those of the store.
@@ -44,9 +44,9 @@ pub(super) async fn commit_or_release(reservation: Option<Reservation>, outcome:
 }
 
 /// Gives back what a removed Service held; nothing for other kinds.
-pub(super) async fn released(server: &Server, resource: &Resource, object: &Value) {
+pub(super) async fn released(addresses: &Addresses, resource: &Resource, object: &Value) {
     if resource.behaviour.allocates_addresses
-        && let Ok(allocator) = server.addresses().allocator()
+        && let Ok(allocator) = addresses.allocator()
     {
         allocator.release(object).await;
     }

@@ -143,7 +143,7 @@ impl Api {
 }
 
 impl Reply {
-    /// The same reply, if it has this code.
+    /// Returns the reply if it has this code; panics otherwise.
     #[track_caller]
     pub fn expect(self, code: u16) -> Self {
         assert_eq!(self.code, code, "{}", self.text);

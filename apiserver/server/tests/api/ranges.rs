@@ -209,7 +209,7 @@ async fn lost_and_leaked_ports_are_repaired_and_reported() {
     assert_eq!(event["involvedObject"]["name"], "a");
     assert_eq!(event["message"], "Cluster IP [IPv4]: 10.96.1.1 is not allocated; repairing");
 
-    // The same for ports.
+    // The node port of a Service that vanished from the store is freed as well, after some runs.
     remove(&api, "/registry/services/specs/default/a").await;
     let taken = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]});
     api.post(SERVICES, service("b", taken.clone())).await.expect(422);

@@ -130,13 +130,13 @@ impl Balancers {
             let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
             written.insert(uid(&service.metadata).to_owned(), assignment.addresses.clone());
             drop(written);
-            self.tell(service, assignment);
+            self.record_assignment(service, assignment);
         }
         self.wake(&plan, key);
         Ok(Outcome::Done)
     }
 
-    fn tell(&self, service: &Service, assignment: &Assignment) {
+    fn record_assignment(&self, service: &Service, assignment: &Assignment) {
         let about = reference(service);
         match &assignment.problem {
             Some(problem) => self.recorder.warning(about, "SyncLoadBalancerFailed", problem.to_string()),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_meta::networks::overlap;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Node;
@@ -160,8 +161,7 @@ fn networks(node: &Node) -> Vec<IpNetwork> {
 
 /// Returns `true` if a node can have its former networks again.
 fn is_free(former: &[IpNetwork], taken: &[IpNetwork], count: usize) -> bool {
-    let overlap = |a: &IpNetwork, b: &IpNetwork| a.contains(b.network()) || b.contains(a.network());
-    former.len() == count && !former.iter().any(|network| taken.iter().any(|other| overlap(network, other)))
+    former.len() == count && !former.iter().any(|network| taken.iter().any(|other| overlap(*network, *other)))
 }
 
 /// Returns a network of each cluster network that overlaps with none of `used`: the lowest above `in_use`, or

@@ -21,7 +21,7 @@ pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
 /// Does the same as [`exchange_if`] for a word of 64 bits.
 ///
 /// # Safety
-/// The same as for [`exchange_if`].
+/// The caller keeps to the contract of [`exchange_if`].
 #[inline(always)]
 pub unsafe fn exchange_long_if(place: *mut u64, old: u64, new: u64) -> u64 {
     let found;
@@ -36,7 +36,7 @@ pub unsafe fn exchange_long_if(place: *mut u64, old: u64, new: u64) -> u64 {
 /// Adds one; returns the previous value.
 ///
 /// # Safety
-/// The same as for [`exchange_if`].
+/// The caller keeps to the contract of [`exchange_if`].
 #[inline(always)]
 pub unsafe fn count_up(place: *mut u32) -> u32 {
     let value;
@@ -51,7 +51,7 @@ pub unsafe fn count_up(place: *mut u32) -> u32 {
 /// Stores `new`; returns the previous value. A full barrier.
 ///
 /// # Safety
-/// The same as for [`exchange_if`].
+/// The caller keeps to the contract of [`exchange_if`].
 #[inline(always)]
 pub unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
     let found;

@@ -65,7 +65,7 @@ fn may_be_limited(ifindex: u32) -> bool {
 fn passes<F: Family>(skb: *mut __sk_buff, ifindex: u32, direction: u32) -> bool {
     let verdict = meter(ifindex, direction, wire_length::<F>(skb));
     if verdict == TELL {
-        tell::<F>(skb, direction);
+        emit_excess::<F>(skb, direction);
     }
     verdict == PASS
 }
@@ -154,9 +154,9 @@ unsafe fn refuse(told: *mut u32, direction: u32) -> u32 {
     TELL
 }
 
-/// Reports a packet that exceeds the limit.
+/// Emits an event about a packet that exceeds the limit.
 #[inline(never)]
-fn tell<F: Family>(skb: *mut __sk_buff, direction: u32) -> u32 {
+fn emit_excess<F: Family>(skb: *mut __sk_buff, direction: u32) -> u32 {
     let ctx = TcContext::new(skb);
     tcx::pull(&ctx, (IP + F::HEADER + TCP_HEADER) as u32);
     let mut packet = MaybeUninit::uninit();

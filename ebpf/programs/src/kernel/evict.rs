@@ -227,7 +227,7 @@ fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $empty:ident, $victim:ident, $foresee:ident) => {
-        /// See [`foresee`].
+        /// Calls [`foresee`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $foresee(hash: u64, now: u32, reply: u32) -> u32 {
@@ -235,14 +235,14 @@ macro_rules! once {
             0
         }
 
-        /// See [`empty_way`].
+        /// Calls [`empty_way`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $empty(set: u32, last: u32) -> u32 {
             empty_way::<$family>(set, last != 0)
         }
 
-        /// See [`victim`].
+        /// Calls [`victim`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $victim(set: u32, start: u32, now: u32) -> u32 {

@@ -117,45 +117,45 @@ pub trait Family {
     /// Returns `true` if the address is in one of the ranges of services' addresses.
     fn is_in_ranges(config: &Config, address: &Self::Address) -> bool;
 
-    /// See [`table::insert`].
+    /// Inserts a flow into the table, with [`table::insert`].
     fn insert_flow(new: &New<Self::Address>, hash: u64, place: Place) -> u32;
-    /// See [`table::remove`].
+    /// Removes a flow from the table, with [`table::remove`].
     fn remove_flow(key: &FlowKey<Self::Address>);
-    /// See `elsewhere` in [`table`].
+    /// Returns the slot with this key in a set or the neighbouring one: `elsewhere` in [`table`].
     fn elsewhere(key: &FlowKey<Self::Address>, hash: u64, set: u32) -> u32;
-    /// See `scan` in [`insert`].
+    /// Returns `true` if no other slot has the key of a pending flow: `scan` in [`insert`].
     fn is_alone(set: u32, new: &New<Self::Address>, hash: u64, own: u32) -> bool;
-    /// See `empty_way` in [`evict`].
+    /// Takes an empty way of a set: `empty_way` in [`evict`].
     fn empty_way(set: u32, last: bool) -> u32;
-    /// See `victim` in [`evict`].
+    /// Returns the way of a set whose flow is evicted: `victim` in [`evict`].
     fn victim(set: u32, start: u32, now: u32) -> u32;
-    /// See `foresee` in [`evict`].
+    /// Prefetches the slot of the flow that will be evicted: `foresee` in [`evict`].
     fn foresee(hash: u64, now: u32, reply: bool);
-    /// See `attend` in [`flow`]; 0 if the flow is gone.
+    /// Does the work for few packets of a flow, with `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
-    /// See `create` in [`new_flow`]; gives a [`flow::verdict`].
+    /// Inserts both elements of a flow, with `create` in [`new_flow`]; gives a [`flow::verdict`].
     fn create(packet: &Packet<Self::Address>, hash: u64, place: Place, to: &mut To<Self::Address>) -> u32;
-    /// See `choose` in [`new_flow`]; gives a [`flow::verdict`].
+    /// Chooses a backend, with `choose` in [`new_flow`]; gives a [`flow::verdict`].
     fn choose(packet: &Packet<Self::Address>, hash: u64, place: Place) -> u32;
-    /// See `look_at` in [`new_flow`].
+    /// Returns the state of a reply's key: `look_at` in [`new_flow`].
     fn look_at(reply: &New<Self::Address>) -> u32;
-    /// See `carry` in [`tcx`].
+    /// Rewrites a packet and sends it on its way: `carry` in [`tcx`].
     fn carry(
         skb: *mut __sk_buff,
         packet: &Packet<Self::Address>,
         to: &To<Self::Address>,
         place: Place,
     ) -> i32;
-    /// See `rewrite` in [`tcx`].
+    /// Rewrites a packet to the flow's other side: `rewrite` in [`tcx`].
     fn rewrite(
         skb: *mut __sk_buff,
         packet: &Packet<Self::Address>,
         to: &To<Self::Address>,
         hop: bool,
     ) -> bool;
-    /// See `send` in [`forward`].
+    /// Sends a packet that nothing translates on its way: `send` in [`forward`].
     fn forward(skb: *mut __sk_buff, packet: &Packet<Self::Address>, place: Place) -> i32;
-    /// See `refuse` in [`reject`].
+    /// Turns a packet into its refusal and sends it back: `refuse` in [`reject`].
     fn refuse(skb: *mut __sk_buff, packet: &Packet<Self::Address>) -> i32;
 }
 

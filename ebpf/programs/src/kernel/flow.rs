@@ -47,7 +47,7 @@ pub fn is_xdp(place: Place) -> bool {
 
 /// Emits an event about a packet.
 #[inline(always)]
-pub fn tell<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::Address>) {
+pub fn emit_event<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::Address>) {
     event::emit::<F>(kind, place, service, &packet.key);
 }
 
@@ -365,7 +365,7 @@ unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Addre
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $attend:ident) => {
-        /// See [`attend`].
+        /// Calls [`attend`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $attend(packet: *const Packet<$address>, slot: u32, now: u32, place: Place) -> u32 {

@@ -305,7 +305,7 @@ fn address(skb: *mut __sk_buff, link: &[u32; 3]) -> bool {
 /// Defines a function that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $name:ident) => {
-        /// See [`send`].
+        /// Calls [`send`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $name(skb: *mut __sk_buff, packet: *const Packet<$address>, place: Place) -> i32 {

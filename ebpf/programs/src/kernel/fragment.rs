@@ -447,7 +447,7 @@ pub fn ingress<F: Family>(
 #[inline(always)]
 fn give_up<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     maps::count(metric::FRAGMENT_UNKNOWN);
-    flow::tell::<F>(kind::FRAGMENT_UNKNOWN, place, 0, packet);
+    flow::emit_event::<F>(kind::FRAGMENT_UNKNOWN, place, 0, packet);
     let ours = is_for_services::<F>(packet) || has_node_ports::<F>(packet);
     if ours { tcx::DROP } else { tcx::NEXT }
 }

@@ -129,7 +129,7 @@ fn echo<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
             return NEXT;
         }
         maps::count(metric::UNALLOCATED_DROPPED);
-        flow::tell::<F>(kind::UNALLOCATED, place, 0, packet);
+        flow::emit_event::<F>(kind::UNALLOCATED, place, 0, packet);
         return DROP;
     }
     // SAFETY: compared with the end above; the addresses only change places, which no checksum sees.

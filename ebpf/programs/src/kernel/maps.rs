@@ -82,7 +82,7 @@ pub static NON_MASQUERADE6: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(l
 /// Cookies of network namespaces whose sockets are left alone.
 #[map]
 pub static EXEMPT: HashMap<u64, u64> = HashMap::with_max_entries(limits::EXEMPT, BPF_F_NO_PREALLOC);
-/// See [`ebpf_common::tracked`].
+/// Connections that the kernel's own connection tracking translates, by rules of others: [`ebpf_common::tracked`].
 #[map]
 pub static TRACKED4: HashMap<FlowKey<u32>, u32> =
     HashMap::with_max_entries(limits::TRACKED, BPF_F_NO_PREALLOC);
@@ -111,7 +111,7 @@ pub static POLICY_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
 #[map]
 pub static BANDWIDTH: HashMap<u32, Bandwidth> =
     HashMap::with_max_entries(limits::BANDWIDTH, BPF_F_NO_PREALLOC);
-/// See [`ebpf_common::bandwidth::filter`].
+/// One bit for each interface that may have a limit, in the word of [`ebpf_common::bandwidth::filter`].
 #[map]
 pub static BANDWIDTH_FILTER: Array<u64> = Array::with_max_entries(bandwidth::FILTER_WORDS, BPF_F_MMAPABLE);
 /// Not pinned: it holds nothing between packets.
@@ -143,7 +143,7 @@ pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
 /// Number of places of each group that have been taken, see [`ebpf_common::waiting`].
 #[map]
 pub static HELD_NEXT: Array<u32> = Array::with_max_entries(limits::HELD_GROUPS, 0);
-/// See [`Hop`]. Not pinned: what it says is valid for a second.
+/// Next hops of packets between pods, by the hash of the destination. Not pinned: each is valid for a second.
 #[map]
 pub static NEXT_HOPS: Array<Hop> = Array::with_max_entries(limits::NEXT_HOPS, 0);
 #[map]

@@ -9,7 +9,7 @@ use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
 use ebpf_common::{Config, config_flag, limits, metric, protocol, scope};
 
 use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
-use super::flow::{Place, is_xdp, scope_of, tell, verdict};
+use super::flow::{Place, emit_event, is_xdp, scope_of, verdict};
 use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
 use super::{dsr, evict, lookup, maps, masquerade, pick, trace};
@@ -17,7 +17,7 @@ use super::{dsr, evict, lookup, maps, masquerade, pick, trace};
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $create:ident, $choose:ident, $look:ident) => {
-        /// See [`create`].
+        /// Calls [`create`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $create(
@@ -33,7 +33,7 @@ macro_rules! once {
             }
         }
 
-        /// See [`choose`].
+        /// Calls [`choose`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $choose(packet: *const Packet<$address>, hash: u64, place: Place) -> u32 {
@@ -41,7 +41,7 @@ macro_rules! once {
             unsafe { packet.as_ref() }.map_or(verdict::DROP, |packet| choose::<$family>(packet, hash, place))
         }
 
-        /// See [`look_at`].
+        /// Calls [`look_at`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $look(reply: *const New<$address>) -> u32 {
@@ -131,7 +131,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     let flags = frontend.flags();
     if flags & frontend_flag::SOURCE_RANGES != 0 && !F::is_allowed(frontend.service, packet.key.source) {
         maps::count(metric::SOURCE_RANGE_DROPPED);
-        tell::<F>(kind::SOURCE_RANGE, place, frontend.service, packet);
+        emit_event::<F>(kind::SOURCE_RANGE, place, frontend.service, packet);
         return verdict::DROP;
     }
     let backend = if frontend.count() == 0 {
@@ -260,11 +260,11 @@ fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place
     maps::count_service(frontend.service, true);
     if frontend.flags() & frontend_flag::DROP_WHEN_EMPTY != 0 {
         maps::count(metric::PACKET_DROPPED_EMPTY);
-        tell::<F>(kind::DROPPED_EMPTY, place, frontend.service, packet);
+        emit_event::<F>(kind::DROPPED_EMPTY, place, frontend.service, packet);
         verdict::DROP
     } else {
         maps::count(metric::PACKET_REFUSED);
-        tell::<F>(kind::REFUSED, place, frontend.service, packet);
+        emit_event::<F>(kind::REFUSED, place, frontend.service, packet);
         verdict::REFUSE
     }
 }
@@ -305,11 +305,11 @@ fn unknown<F: Family>(
     }
     if lookup::is_marked::<F>(packet.key.destination) {
         maps::count(metric::UNKNOWN_PORT_REFUSED);
-        tell::<F>(kind::UNKNOWN_PORT, place, 0, packet);
+        emit_event::<F>(kind::UNKNOWN_PORT, place, 0, packet);
         return verdict::REFUSE;
     }
     maps::count(metric::UNALLOCATED_DROPPED);
-    tell::<F>(kind::UNALLOCATED, place, 0, packet);
+    emit_event::<F>(kind::UNALLOCATED, place, 0, packet);
     verdict::DROP
 }
 
@@ -330,7 +330,7 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     let source = if replaced { F::snat_address(config) } else { own };
     if source.same(&F::Address::ZERO) {
         maps::count(metric::SNAT_NO_ADDRESS);
-        tell::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
+        emit_event::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
         return verdict::DROP;
     }
     let flags = manner as u16
@@ -406,7 +406,7 @@ fn exhausted<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F::Address>
         (metric::SNAT_EXHAUSTED, kind::SNAT_EXHAUSTED)
     };
     maps::count(counter);
-    tell::<F>(kind, place, choice.service, packet);
+    emit_event::<F>(kind, place, choice.service, packet);
 }
 
 /// Returns `true` if the backend must see the node's address as the client's: the frontend requires it, or

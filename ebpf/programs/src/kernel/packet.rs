@@ -109,7 +109,7 @@ pub unsafe fn load<T: Copy>(data: usize, offset: usize) -> T {
 /// Stores a value at an offset.
 ///
 /// # Safety
-/// The same as for [`load`].
+/// The caller keeps to the contract of [`load`].
 #[inline(always)]
 pub unsafe fn store<T: Copy>(data: usize, offset: usize, value: T) {
     // SAFETY: by the contract of this function.
@@ -136,7 +136,7 @@ pub unsafe fn is_plain<F: Family>(data: usize, offset: usize) -> bool {
 /// Returns the protocol number in a header.
 ///
 /// # Safety
-/// The same as for [`is_plain`].
+/// The caller keeps to the contract of [`is_plain`].
 #[inline(always)]
 pub unsafe fn next_protocol<F: Family>(data: usize, offset: usize) -> u8 {
     // SAFETY: by the contract of this function.

@@ -225,7 +225,7 @@ pub fn mark(skb: *mut __sk_buff) {
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $carry:ident, $rewrite:ident) => {
-        /// See [`carry`].
+        /// Calls [`carry`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $carry(
@@ -241,7 +241,7 @@ macro_rules! once {
             }
         }
 
-        /// See [`rewrite`].
+        /// Calls [`rewrite`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $rewrite(
@@ -298,7 +298,7 @@ fn carry<F: Family>(
     }
     if !F::rewrite(skb, packet, to, ifindex != 0) {
         maps::count(metric::MALFORMED);
-        flow::tell::<F>(kind::MALFORMED, place, 0, packet);
+        flow::emit_event::<F>(kind::MALFORMED, place, 0, packet);
         return DROP;
     }
     if hop.interface() != 0 { send_by(skb, &hop) } else { depart(skb, ifindex, neighbour) }

@@ -60,7 +60,7 @@ struct Notes {
     protocol: u32,
     /// Bits of [`packet::tcp_flag`].
     flags: u32,
-    /// See [`super::flow::Place`].
+    /// The place of the packet, a [`super::flow::Place`].
     place: u32,
     /// One of [`verdict`].
     verdict: u32,
@@ -469,7 +469,7 @@ impl Call {
     }
 
     #[inline(always)]
-    fn tell(&self, log: impl FnOnce(u64) -> u32) {
+    fn log_if_traced(&self, log: impl FnOnce(u64) -> u32) {
         if is_on() && self.is_traced {
             log(self.cookie);
         }
@@ -478,25 +478,27 @@ impl Call {
     /// Logs that the address has a frontend.
     #[inline(always)]
     pub fn frontend(&self, frontend: &Frontend) {
-        self.tell(|cookie| trace_call_frontend(cookie, frontend.service, frontend.count() as u32));
+        self.log_if_traced(|cookie| trace_call_frontend(cookie, frontend.service, frontend.count() as u32));
     }
 
     /// Logs that the call goes to a backend.
     #[inline(always)]
     pub fn backend<F: Family>(&self, address: &F::Address, port: u16) {
-        self.tell(|cookie| trace_call_backend(cookie, &address.words(), port as u32, F::VERSION as u32));
+        self.log_if_traced(|cookie| {
+            trace_call_backend(cookie, &address.words(), port as u32, F::VERSION as u32)
+        });
     }
 
     /// Logs that the call goes on unchanged.
     #[inline(always)]
     pub fn passed(&self) {
-        self.tell(|cookie| trace_call_end(cookie, 0));
+        self.log_if_traced(|cookie| trace_call_end(cookie, 0));
     }
 
     /// Logs that the call fails; `error` is a number of the operating system.
     #[inline(always)]
     pub fn failed(&self, error: i32) {
-        self.tell(|cookie| trace_call_end(cookie, error as u32));
+        self.log_if_traced(|cookie| trace_call_end(cookie, error as u32));
     }
 }
 

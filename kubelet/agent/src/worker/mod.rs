@@ -112,7 +112,7 @@ impl Worker {
         let refresh = self.keep_volumes_fresh(now).await;
         let resize = self.finish_resize(now).await;
         let plan = self.tracked.plan(now);
-        self.tell_pauses(&plan);
+        self.record_back_offs(&plan);
         if plan.is_idle() {
             let until = [plan.wake_at, deadline, refresh, resize].into_iter().flatten().min();
             return Some(until.map_or(IDLE, |at| until_then(now, at)));
@@ -207,7 +207,7 @@ impl Worker {
         None
     }
 
-    fn tell_pauses(&mut self, plan: &Plan) {
+    fn record_back_offs(&mut self, plan: &Plan) {
         for name in &plan.backing_off {
             let attempt = self.tracked.state().runtime.newest(name).map_or(0, |status| status.attempt);
             if self.reported_backoffs.insert((name.clone(), attempt)) {

@@ -13,7 +13,7 @@ use crate::subject::{Plan, Subject};
 
 /// Resident bytes per object above those of an empty server.
 const PER_OBJECT: Metric = ("bytes_per_object", "bytes");
-/// The same relative to the encoded size of the object, including its key.
+/// Those bytes relative to the encoded size of the object, including its key.
 const TO_ENCODED: Metric = ("ratio_to_encoded", "ratio");
 /// Peak of resident memory during the start.
 const PEAK: Metric = ("peak_bytes", "bytes");

@@ -184,7 +184,7 @@ impl Kernel {
     /// Opens as [`Kernel::open`] does, with the classifiers attached to this hook.
     ///
     /// # Errors
-    /// The same as those of [`Kernel::open`].
+    /// Those of [`Kernel::open`].
     pub fn open_with(config: Config, hook: ClassifierHook) -> Result<Self, DataPlaneError> {
         Self::open_layout(config, hook, LAYOUT_VERSION, &Steps::default())
     }

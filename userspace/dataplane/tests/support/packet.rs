@@ -19,7 +19,7 @@ pub const DESTINATION_OPTIONS: u8 = 60;
 
 /// An address and a port.
 pub type End = (Ipv4Addr, u16);
-/// The same of IPv6.
+/// An IPv6 address and a port.
 pub type End6 = (Ipv6Addr, u16);
 
 /// An address of either family.

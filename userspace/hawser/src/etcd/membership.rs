@@ -15,21 +15,7 @@ use tracing::{info, warn};
 use super::{Initial, LocalEtcd, tls};
 use crate::args::EtcdArgs;
 use crate::control_plane;
-
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(300);
-/// Time for which the cluster may refuse another member: it takes one learner at a time, and only while all members
-/// answer.
-const ADMISSION: Duration = Duration::from_secs(120);
-/// Time after which a learner that has never started is given up: its machine died while it joined, and the cluster
-/// takes no other one meanwhile.
-pub(super) const ABANDONED: Duration = Duration::from_secs(60);
-/// Time for which the cluster may refuse to let a member go.
-const LEAVING: Duration = Duration::from_secs(60);
-/// Interval between looks at the members.
-const REMEMBER: Duration = Duration::from_secs(30);
-/// Time after which a start that waits for others says so.
-const WAITING: Duration = Duration::from_secs(10);
+use crate::limits;
 
 /// Next step of a member that has no data.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,7 +66,7 @@ impl LocalEtcd {
             (false, others) => tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                admitted = self.admit(others, &tls, ABANDONED) => Some(admitted?),
+                admitted = self.admit(others, &tls, limits::LEARNER_ABANDONED) => Some(admitted?),
             },
         };
         self.spawn(initial.as_ref()).await?;
@@ -94,10 +80,10 @@ impl LocalEtcd {
             };
             let Err(error) = answer else { return Ok(()) };
             self.check_alive(began)?;
-            if began.elapsed() > WAITING && !std::mem::replace(&mut said, true) {
+            if began.elapsed() > limits::MEMBERS_SILENCE && !std::mem::replace(&mut said, true) {
                 warn!(error = format!("{error:#}"), "etcd waits for its other members");
             }
-            sleep(PAUSE).await;
+            sleep(limits::MEMBERSHIP_PAUSE).await;
         }
     }
 
@@ -133,7 +119,7 @@ impl LocalEtcd {
         loop {
             match self.try_to_enter(others, tls).await {
                 Ok(initial) => return Ok(initial),
-                Err(error) if began.elapsed() > ADMISSION => {
+                Err(error) if began.elapsed() > limits::MEMBERSHIP_ADMISSION => {
                     return Err(error).with_context(|| {
                         format!("the etcd at {} does not accept this machine's member", others.join(", "))
                     });
@@ -158,7 +144,7 @@ impl LocalEtcd {
                 }
                 (_, learner) => waiting = learner.map(|id| (id, Instant::now())),
             }
-            sleep(PAUSE).await;
+            sleep(limits::MEMBERSHIP_PAUSE).await;
         }
     }
 
@@ -210,7 +196,7 @@ pub async fn remember(data_dir: &Path, flags: &EtcdArgs, own: &str, stop: &Cance
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = sleep(REMEMBER) => {}
+            () = sleep(limits::MEMBERS_CHECK) => {}
         }
     }
 }
@@ -225,12 +211,12 @@ pub async fn leave(flags: &EtcdArgs, peer_url: &str) -> Result<()> {
             Ok(false) => {
                 bail!("this machine has the last member of etcd, and with it all objects: use `hawser down`")
             }
-            Err(error) if began.elapsed() > LEAVING => {
+            Err(error) if began.elapsed() > limits::MEMBERSHIP_LEAVING => {
                 return Err(error).context("cannot take this machine's etcd out of its cluster");
             }
             Err(error) => tracing::debug!(error = format!("{error:#}"), "not removed yet"),
         }
-        sleep(PAUSE).await;
+        sleep(limits::MEMBERSHIP_PAUSE).await;
     }
 }
 

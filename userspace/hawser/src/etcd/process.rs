@@ -19,21 +19,7 @@ use tracing::{info, warn};
 
 use super::{DIR, INITIAL, Initial, LocalEtcd};
 use crate::data_dir::write_atomically;
-
-/// Interval between checks of a running process.
-const WATCH: Duration = Duration::from_secs(1);
-/// Pause before a restart; it doubles with every restart up to the longest one.
-const RESTART: Duration = Duration::from_secs(1);
-const RESTART_MAX: Duration = Duration::from_secs(30);
-/// Time after which a process has worked, so that the pause is the first one again.
-const WORKED: Duration = Duration::from_secs(60);
-/// Time to end after SIGTERM.
-const END: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(50);
-/// Interval between looks at the certificates.
-const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
-/// Size above which the log begins anew with the next start.
-const LOG_BYTES: u64 = 16 << 20;
+use crate::limits;
 
 fn config_file(dir: &Path) -> PathBuf {
     dir.join("config.json")
@@ -72,7 +58,7 @@ impl LocalEtcd {
     /// Starts the process with the configuration file that is there.
     pub(super) fn exec(&self) -> Result<()> {
         let path = log_file(&self.dir);
-        let long = fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES);
+        let long = fs::metadata(&path).is_ok_and(|log| log.len() > limits::ETCD_LOG);
         let opened = fs::OpenOptions::new().create(true).write(true).append(!long).truncate(long).open(&path);
         let log = opened.with_context(|| format!("cannot open {}", path.display()))?;
         let errors = log.try_clone().context("cannot share etcd's log")?;
@@ -99,7 +85,7 @@ impl LocalEtcd {
     /// Returns an error if the process has ended.
     pub(super) fn check_alive(&self, since: Instant) -> Result<()> {
         // The shell records the id a moment after the start.
-        if since.elapsed() < WATCH || is_alive(&self.dir) {
+        if since.elapsed() < limits::ETCD_CHECK || is_alive(&self.dir) {
             return Ok(());
         }
         let path = log_file(&self.dir);
@@ -110,14 +96,14 @@ impl LocalEtcd {
     /// Restarts the process whenever it ends, and replaces its certificates before they end, until shutdown. The
     /// process goes on.
     pub async fn supervise(self, ambient: Ambient, stop: CancellationToken) {
-        let (mut pause, mut started, mut certified) = (RESTART, Instant::now(), Instant::now());
+        let (mut pause, mut started, mut certified) = (limits::ETCD_RESTART, Instant::now(), Instant::now());
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = sleep(WATCH) => {}
+                () = sleep(limits::ETCD_CHECK) => {}
             }
-            if certified.elapsed() > CERTIFICATES {
+            if certified.elapsed() > limits::ETCD_CERTIFICATES {
                 certified = Instant::now();
                 if let Err(error) = self.certify(&ambient) {
                     warn!(error = format!("{error:#}"), "cannot replace etcd's certificates");
@@ -137,14 +123,14 @@ impl LocalEtcd {
             if let Err(error) = self.exec() {
                 warn!(error = format!("{error:#}"), "cannot restart etcd");
             }
-            sleep(WATCH).await;
+            sleep(limits::ETCD_CHECK).await;
         }
     }
 }
 
 /// Returns the pause before the next restart of a process that ran for a time.
 fn next_pause(last: Duration, ran: Duration) -> Duration {
-    if ran > WORKED { RESTART } else { (last * 2).min(RESTART_MAX) }
+    if ran > limits::ETCD_STEADY { limits::ETCD_RESTART } else { (last * 2).min(limits::ETCD_RESTART_MAX) }
 }
 
 /// Returns whether the settings of a running member are the same, apart from those that count at its first start.
@@ -192,11 +178,11 @@ async fn stop_in(dir: &Path) -> Result<()> {
         // It may have ended by itself.
         let _ = pidfd_send_signal(&process, signal);
         let began = Instant::now();
-        while began.elapsed() < END {
+        while began.elapsed() < limits::ETCD_END {
             if !is_alive(dir) {
                 return Ok(());
             }
-            sleep(POLL).await;
+            sleep(limits::ETCD_END_PAUSE).await;
         }
     }
     bail!("process {} of etcd does not end", pid.as_raw_nonzero())
@@ -211,13 +197,13 @@ mod tests {
     #[test]
     fn restarts_back_off_until_a_process_has_worked() {
         let mut pauses = Vec::new();
-        let mut pause = RESTART;
+        let mut pause = limits::ETCD_RESTART;
         for _ in 0..7 {
             pause = next_pause(pause, Duration::from_secs(2));
             pauses.push(pause.as_secs());
         }
         assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
-        assert_eq!(next_pause(pause, WORKED + RESTART), RESTART);
+        assert_eq!(next_pause(pause, limits::ETCD_STEADY + limits::ETCD_RESTART), limits::ETCD_RESTART);
     }
 
     #[test]

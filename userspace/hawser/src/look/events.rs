@@ -4,7 +4,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -12,11 +11,7 @@ use userspace_dataplane::inspect::EventRow;
 
 use super::print::{self, place};
 use crate::args::EventArgs;
-
-/// Pause between requests while following.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Maximum time to wait for the agent's answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
+use crate::limits;
 
 /// Prints events.
 pub async fn run(args: &EventArgs) -> Result<()> {
@@ -46,7 +41,7 @@ pub async fn run(args: &EventArgs) -> Result<()> {
         if !args.follow {
             return Ok(());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(limits::EVENTS_PAUSE).await;
         answer = ask(args.metrics_address, after);
     }
 }
@@ -70,15 +65,15 @@ async fn read(args: &EventArgs) -> Result<()> {
         if !args.follow {
             return Ok(());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(limits::EVENTS_PAUSE).await;
         events.forget_names();
     }
 }
 
 /// Asks the agent for the events after a sequence number.
 fn ask(address: SocketAddr, after: u64) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut stream = TcpStream::connect_timeout(&address, limits::EVENTS_TIMEOUT)?;
+    stream.set_read_timeout(Some(limits::EVENTS_TIMEOUT))?;
     let request =
         format!("GET /debug/events?after={after} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use userspace_dataplane::inspect::Inspector;
 
 use crate::args::{Look, RowArgs};
+use crate::limits;
 
 /// Prints the requested view.
 pub async fn run(look: Look) -> Result<()> {
@@ -59,14 +60,13 @@ fn known(inspector: &Inspector, args: &RowArgs) -> Result<()> {
 
 /// Returns the error for a service that does not exist, with similar names.
 fn unknown(wanted: &str, names: &[String]) -> String {
-    const MOST: usize = 5;
     let bare = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
     let wanted_name = bare(wanted);
     let near = |name: &&String| {
         let name = bare(name);
         name == wanted_name || (!wanted_name.is_empty() && name.contains(&wanted_name))
     };
-    let near: Vec<&str> = names.iter().filter(near).map(String::as_str).take(MOST).collect();
+    let near: Vec<&str> = names.iter().filter(near).map(String::as_str).take(limits::SIMILAR_NAMES).collect();
     let mut text = format!("no service {wanted:?} is in the tables of this node");
     if near.is_empty() {
         text += "; `hawser proxy services` lists those that are. Headless services, and those of type \

@@ -7,9 +7,7 @@ use userspace_dataplane::tables::Algorithm;
 
 use super::print::{self, frontend, place, words};
 use crate::args::{ConnectionArgs, RowArgs};
-
-/// Maximum number of connections that are sorted before they are printed. More are printed as they are read.
-const SORTED: usize = 10_000;
+use crate::limits;
 
 /// A service with its frontends.
 #[derive(Serialize)]
@@ -169,7 +167,7 @@ impl Connections {
             return self.rows.row(&row, connection);
         }
         self.kept.push(row);
-        if self.kept.len() > SORTED { self.begin() } else { Ok(()) }
+        if self.kept.len() > limits::ROWS_SORTED { self.begin() } else { Ok(()) }
     }
 
     fn begin(&mut self) -> Result<()> {

@@ -9,12 +9,7 @@ use tokio::time::Instant;
 use userspace_dataplane::{Trace, TraceFlow};
 
 use crate::args::TraceArgs;
-
-/// Interval between checks of what is attached: interfaces come and go, and the proxy may restart.
-const ATTACH: Duration = Duration::from_secs(1);
-
-/// Interval between reads of the trace log.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::limits;
 
 /// A step in the JSON output.
 #[derive(Serialize)]
@@ -33,7 +28,8 @@ pub async fn run(args: &TraceArgs) -> Result<()> {
     let began = Instant::now();
     let until = began + Duration::from_secs(args.duration);
     tracing::info!("tracing for {} s, or until Ctrl-C", args.duration);
-    let (mut attach, mut look) = (tokio::time::interval(ATTACH), tokio::time::interval(LOOK));
+    let (mut attach, mut look) =
+        (tokio::time::interval(limits::TRACE_ATTACH), tokio::time::interval(limits::TRACE_READ));
     let mut decisions = 0;
     loop {
         tokio::select! {

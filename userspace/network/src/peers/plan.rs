@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use apiserver_meta::networks::{covers, overlap};
 use ipnetwork::IpNetwork;
 
 use super::tables::{Hop, Tables, Tunnel};
@@ -305,19 +306,13 @@ impl Planner {
     }
 
     fn check_range(&self, range: IpNetwork, peer: &Peer, underlay: &Underlay) -> Result<(), Refusal> {
-        let within = |outer: &IpNetwork| {
-            outer.is_ipv4() == range.is_ipv4()
-                && outer.prefix() <= range.prefix()
-                && outer.contains(range.network())
-        };
-        if !self.config.cluster_cidrs.iter().any(within) {
+        if !self.config.cluster_cidrs.iter().any(|outer| covers(*outer, range)) {
             return Err(Refusal::Outside(range));
         }
         if let Some(own) = self.own_range(range).filter(|own| range.prefix() < own.prefix()) {
             return Err(Refusal::TooLarge(range, own.prefix()));
         }
-        let overlap = |one: &&IpNetwork| one.contains(range.network()) || range.contains(one.network());
-        if let Some(services) = self.config.service_cidrs.iter().find(overlap) {
+        if let Some(services) = self.config.service_cidrs.iter().find(|one| overlap(**one, range)) {
             return Err(Refusal::Services(range, *services));
         }
         let needed = underlay.needed_in(range);

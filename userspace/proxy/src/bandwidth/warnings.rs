@@ -30,7 +30,7 @@ impl PodWarnings {
     }
 
     /// Reports the new faults of a pod, and forgets those that it has no more; `None` if it is gone.
-    pub fn tell(&mut self, key: &ObjectKey, pod: Option<Known<'_>>) {
+    pub fn report_new(&mut self, key: &ObjectKey, pod: Option<Known<'_>>) {
         let pod = pod.and_then(|(uid, pod)| Some((uid, pod.filter(|pod| !pod.faults.is_empty())?)));
         let Some((uid, pod)) = pod else {
             self.told.remove(key);

@@ -23,7 +23,7 @@ pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config)
 }
 
 /// Logs the roles of interfaces, as far as they have changed.
-pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
+pub(crate) fn log_changes(before: Option<&[Interface]>, now: &[Interface]) {
     let Difference { came, went, uplinks, pods } = Difference::between(before.unwrap_or_default(), now);
     info!(%uplinks, pods, %came, %went, "attached to interfaces");
     let had = before.is_none_or(|before| before.iter().any(|one| one.role == Role::Uplink));

@@ -5,6 +5,7 @@
 //! Programs are attached to the ports of a pods' bridge and not to the bridge itself: an answer from one pod
 //! to another on the same bridge never leaves layer 2, and only the ports see it.
 
+use apiserver_meta::networks::covers;
 use ipnetwork::IpNetwork;
 use userspace_dataplane::tables::{Interface, Role};
 
@@ -79,9 +80,7 @@ fn is_pods(link: &Link, config: &Config, node_ranges: &[IpNetwork]) -> bool {
 /// Returns `true` for a virtual interface whose other end, or ports, have addresses of these ranges: without
 /// a gateway in between, and not a tunnel to other nodes.
 fn leads_into(link: &Link, ranges: &[IpNetwork]) -> bool {
-    let within = |inner: &IpNetwork| {
-        ranges.iter().any(|range| inner.prefix() >= range.prefix() && range.contains(inner.network()))
-    };
+    let within = |inner: &IpNetwork| ranges.iter().any(|range| covers(*range, *inner));
     POD_KINDS.contains(&link.kind.as_str())
         && !link.gateway
         && (link.routes.iter().any(within)

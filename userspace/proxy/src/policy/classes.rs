@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use apiserver_meta::networks::covers;
 use ipnetwork::IpNetwork;
 use userspace_dataplane::policy::{ANY, NODE};
 
@@ -78,10 +79,6 @@ fn key(range: &IpNetwork) -> Key {
     }
 }
 
-fn covers(outer: &IpNetwork, inner: &IpNetwork) -> bool {
-    outer.is_ipv4() == inner.is_ipv4() && outer.prefix() <= inner.prefix() && outer.contains(inner.network())
-}
-
 /// Returns the classes of the addresses of pods, of blocks, and of this node. `names` are the named ports of
 /// rules for packets of this node's pods.
 pub fn classify<'a>(
@@ -97,7 +94,7 @@ pub fn classify<'a>(
     };
     for (index, peer) in peers.all.iter().enumerate() {
         match peer {
-            Peer::Block { range, except } if !except.iter().any(|one| covers(one, range)) => {
+            Peer::Block { range, except } if !except.iter().any(|one| covers(*one, *range)) => {
                 at(*range, &mut |item| item.blocks.push(index));
                 for one in except {
                     at(*one, &mut |item| item.except.push(index));
@@ -129,7 +126,7 @@ fn sweep(peers: &Peers<'_>, items: impl Iterator<Item = (IpNetwork, Item)>, grou
     // The ranges around the present one, with their blocks and classes.
     let mut around: Vec<(IpNetwork, BTreeSet<usize>, u32)> = Vec::new();
     for (range, item) in items {
-        while around.last().is_some_and(|(outer, ..)| !covers(outer, &range)) {
+        while around.last().is_some_and(|(outer, ..)| !covers(*outer, range)) {
             around.pop();
         }
         let (mut blocks, outer) =

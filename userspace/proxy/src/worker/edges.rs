@@ -93,7 +93,7 @@ impl Worker {
         }
         if self.edges.interfaces.as_ref() != Some(&interfaces) {
             in_place(|| self.plane.set_interfaces(&interfaces))?;
-            attachment_log::tell(self.edges.interfaces.as_deref(), &interfaces);
+            attachment_log::log_changes(self.edges.interfaces.as_deref(), &interfaces);
             self.edges.interfaces = Some(interfaces);
             // Checked at once, so that the XDP modes of the uplinks are shown.
             self.check_due = self.check_due.map(|_| Instant::now());
@@ -134,13 +134,13 @@ impl Worker {
     }
 
     /// Reports the annotations of pods that are not followed.
-    pub(super) fn tell_of_limits<'a>(&mut self, pods: impl Iterator<Item = &'a ObjectKey>) {
+    pub(super) fn report_bandwidth_faults<'a>(&mut self, pods: impl Iterator<Item = &'a ObjectKey>) {
         if !self.config.pod_bandwidth {
             return;
         }
         for key in pods {
             let pod = self.caches.pods.as_ref().and_then(|pods| pods.get(key));
-            self.pod_warnings.tell(key, pod.as_ref().map(|pod| pod.bandwidth()));
+            self.pod_warnings.report_new(key, pod.as_ref().map(|pod| pod.bandwidth()));
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use apiserver_meta::time;
 use apiserver_schema::error::ApiError;
@@ -13,9 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{Finding, services};
+use crate::addresses::Addresses;
 use crate::allocate::{claims, plan};
 use crate::errors;
-use crate::server::Server;
+use crate::objects::Objects;
 
 /// An IPAddress this young may belong to a Service that is still being created.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
@@ -49,16 +49,17 @@ struct Step {
 
 /// Runs once; returns the findings, with the kind of the object that each is about.
 pub async fn run(
-    server: &Arc<Server>,
+    objects: &Objects,
+    addresses: &Addresses,
     suspects: &mut BTreeSet<String>,
 ) -> Result<Vec<(Finding, &'static str)>, ApiError> {
-    let Some(resource) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
+    let Some(resource) = objects.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(Vec::new());
     };
-    server.objects().fresh().await?;
+    objects.fresh().await?;
     // Addresses first: a change in between then looks like a Service that is newer than its address, and the
     // attempt to write that address finds that it exists.
-    let snapshot = server.objects().cache(resource)?.snapshot();
+    let snapshot = objects.cache(resource)?.snapshot();
     let claims: BTreeMap<IpAddr, Claim> = snapshot
         .objects
         .iter()
@@ -67,16 +68,16 @@ pub async fn run(
             Some((name.parse().ok()?, claim_of(&object, entry.revision)))
         })
         .collect();
-    let services = services(server)?;
+    let services = services(objects)?;
     // A store of a version that kept no IPAddresses: nothing has gone wrong.
     let silent = claims.is_empty();
-    let inside = |address: IpAddr| server.addresses().blocks().contains(address);
-    let steps = compare(&services, &claims, &inside, server.ambient().now(), suspects);
+    let inside = |address: IpAddr| addresses.blocks().contains(address);
+    let steps = compare(&services, &claims, &inside, objects.ambient().now(), suspects);
     let mut said = Vec::new();
     for step in steps {
         let done = match &step.fix {
             None => true,
-            Some(fix) => apply(server, fix).await?,
+            Some(fix) => apply(addresses, fix).await?,
         };
         if done && !silent {
             said.push((step.finding, step.kind));
@@ -88,32 +89,32 @@ pub async fn run(
 /// Returns the findings after IPAddresses were deleted: each one whose Service holds the address is written
 /// again at once. Only their owners among the Services are looked at.
 pub async fn deleted(
-    server: &Arc<Server>,
+    objects: &Objects,
+    addresses: &Addresses,
     deleted: &[Value],
 ) -> Result<Vec<(Finding, &'static str)>, ApiError> {
-    let (services, addresses) = (
-        server.objects().registry().by_kind("v1", "Service"),
-        server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress"),
+    let (services, claims) = (
+        objects.registry().by_kind("v1", "Service"),
+        objects.registry().by_kind("networking.k8s.io/v1", "IPAddress"),
     );
-    let (Some(services), Some(addresses)) = (services, addresses) else { return Ok(Vec::new()) };
+    let (Some(services), Some(claims)) = (services, claims) else { return Ok(Vec::new()) };
     // A Service deleted before its address is absent from the state read then.
-    server.objects().fresh().await?;
-    let (services, addresses) = (server.objects().cache(services)?, server.objects().cache(addresses)?);
+    objects.fresh().await?;
+    let (services, claims) = (objects.cache(services)?, objects.cache(claims)?);
     let mut said = Vec::new();
     for address in deleted {
         let owner = claims::owner(address).and_then(|owner| services.get(&owner));
         let service = owner.and_then(|entry| serde_json::from_slice::<Value>(&entry.object()).ok());
         let Ok(ip) = meta::name(address).parse::<IpAddr>() else { continue };
         let Some(service) = service.filter(|service| addresses_of(service).contains(&ip)) else { continue };
-        if addresses.get(meta::name(address)).is_some() {
+        if claims.get(meta::name(address)).is_some() {
             // It was changed meanwhile; the next run over everything checks it.
             continue;
         }
-        let (holders, inside) =
-            (BTreeMap::new(), |address: IpAddr| server.addresses().blocks().contains(address));
+        let (holders, inside) = (BTreeMap::new(), |address: IpAddr| addresses.blocks().contains(address));
         let Some(step) = decide(ip, &plan::owner(&service), None, &inside, &holders) else { continue };
         if let Some(fix) = &step.fix
-            && apply(server, fix).await?
+            && apply(addresses, fix).await?
         {
             said.push((step.finding, step.kind));
         }
@@ -130,8 +131,8 @@ fn claim_of(object: &Value, revision: Revision) -> Claim {
     }
 }
 
-async fn apply(server: &Arc<Server>, fix: &Fix) -> Result<bool, ApiError> {
-    let claims = &server.addresses().allocator()?.claims;
+async fn apply(addresses: &Addresses, fix: &Fix) -> Result<bool, ApiError> {
+    let claims = &addresses.allocator()?.claims;
     let split = |owner: &str| {
         let (namespace, name) = owner.split_once('/').unwrap_or_default();
         (namespace.to_owned(), name.to_owned())

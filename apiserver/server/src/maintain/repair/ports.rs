@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use apiserver_schema::error::ApiError;
 use serde_json::Value;
@@ -11,22 +10,25 @@ use serde_json::Value;
 use super::{Finding, services};
 use crate::allocate::{plan, ports};
 use crate::errors;
-use crate::server::Server;
+use crate::objects::Objects;
 
 /// Runs that a port without a Service is kept: one may be on its way.
 const RUNS: u32 = 3;
 /// Attempts against servers that write at the same time.
 const ATTEMPTS: usize = 8;
 
-/// Runs once; returns the findings about Services.
-pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result<Vec<Finding>, ApiError> {
-    let range = server.config().node_ports.clone();
+/// Checks the ports of `range` once; returns the findings about Services.
+pub async fn run(
+    objects: &Objects,
+    range: &RangeInclusive<u16>,
+    leaks: &mut BTreeMap<u16, u32>,
+) -> Result<Vec<Finding>, ApiError> {
     for _ in 0..ATTEMPTS {
         // Ports first: an allocation made since then fails the write below.
-        let known = ports::read(server.objects().store(), &range).await.map_err(errors::store_error)?;
-        server.objects().fresh().await?;
+        let known = ports::read(objects.store(), range).await.map_err(errors::store_error)?;
+        objects.fresh().await?;
         let mut next = leaks.clone();
-        let (taken, findings) = compare(&services(server)?, &known.set.taken, &range, &mut next);
+        let (taken, findings) = compare(&services(objects)?, &known.set.taken, range, &mut next);
         let freed = known.set.taken.difference(&taken).count();
         let mut set = known.set.clone();
         set.taken = taken;
@@ -36,13 +38,9 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
         }
         // The first of all servers writes the key, so that others find which range is in use.
         let empty = known.revision == 0;
-        if ports::write(server.objects().store(), set, known.revision)
-            .await
-            .map_err(errors::store_error)?
-            .is_ok()
-        {
+        if ports::write(objects.store(), set, known.revision).await.map_err(errors::store_error)?.is_ok() {
             *leaks = next;
-            (0..freed).for_each(|_| server.metrics().repaired("port", "leak"));
+            (0..freed).for_each(|_| objects.metrics().repaired("port", "leak"));
             // A store of a version that kept no ports: nothing has gone wrong.
             return Ok(if empty { Vec::new() } else { findings });
         }

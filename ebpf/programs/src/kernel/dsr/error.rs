@@ -39,7 +39,7 @@ pub fn returned<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         return ABSENT;
     }
     maps::count(metric::TOO_BIG);
-    flow::tell::<F>(kind::TOO_BIG, place, 0, packet);
+    flow::emit_event::<F>(kind::TOO_BIG, place, 0, packet);
     if !reject::too_big_for::<F>(skb, packet, mtu - F::HEADER as u32) {
         return tcx::DROP;
     }

@@ -20,7 +20,7 @@ use crate::kernel::{maps, xdp};
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $lift:ident) => {
-        /// See [`send`].
+        /// Calls [`send`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $lift(

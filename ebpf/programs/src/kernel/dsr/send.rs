@@ -49,7 +49,7 @@ pub fn send<F: Family>(
         let mtu = fitting_mtu(skb.cast(), ifindex, more);
         if mtu != 0 {
             maps::count(metric::TOO_BIG);
-            flow::tell::<F>(kind::TOO_BIG, place, 0, packet);
+            flow::emit_event::<F>(kind::TOO_BIG, place, 0, packet);
             return reject::too_big::<F>(skb, packet, mtu);
         }
     }
@@ -68,7 +68,7 @@ pub fn send<F: Family>(
 #[inline(always)]
 pub fn malformed<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     maps::count(metric::MALFORMED);
-    flow::tell::<F>(kind::MALFORMED, place, 0, packet);
+    flow::emit_event::<F>(kind::MALFORMED, place, 0, packet);
     DROP
 }
 

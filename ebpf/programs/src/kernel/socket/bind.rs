@@ -61,6 +61,6 @@ fn check<F: Family>(ctx: &SockAddrContext, address: F::Address) -> i32 {
         return PROCEED;
     };
     maps::count(metric::BIND_REFUSED);
-    super::tell::<F>(kind::BIND_REFUSED, frontend.service, address, port, protocol);
+    super::emit_event::<F>(kind::BIND_REFUSED, frontend.service, address, port, protocol);
     context::refuse(EADDRINUSE)
 }

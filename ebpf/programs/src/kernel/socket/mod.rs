@@ -245,7 +245,7 @@ fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call, traced: 
         (metric::UNALLOCATED_DROPPED, kind::UNALLOCATED, EHOSTUNREACH)
     };
     maps::count(metric);
-    tell::<N::Family>(kind, 0, address, port(ctx), protocol_of(ctx));
+    emit_event::<N::Family>(kind, 0, address, port(ctx), protocol_of(ctx));
     traced.failed(error);
     refuse(error)
 }
@@ -303,14 +303,14 @@ fn no_backend<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, traced: Trace
     maps::count_service(frontend.service, true);
     let drop = frontend.flags() & frontend_flag::DROP_WHEN_EMPTY != 0;
     let kind = if drop { kind::DROPPED_EMPTY } else { kind::REFUSED };
-    tell::<N::Family>(kind, frontend.service, N::address(ctx), port(ctx), protocol_of(ctx));
+    emit_event::<N::Family>(kind, frontend.service, N::address(ctx), port(ctx), protocol_of(ctx));
     let error = if drop { ETIMEDOUT } else { ECONNREFUSED };
     traced.failed(error);
     refuse(error)
 }
 
 #[inline(always)]
-fn tell<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, number: u8) {
+fn emit_event<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, number: u8) {
     let key = FlowKey {
         source: F::Address::ZERO,
         destination: address,

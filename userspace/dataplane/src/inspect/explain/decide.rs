@@ -178,7 +178,7 @@ impl Account<'_> {
         }
     }
 
-    fn tell_rule(&mut self, frontend: &KnownFrontend, packet: bool) {
+    fn note_rule(&mut self, frontend: &KnownFrontend, packet: bool) {
         let backends = if self.query.destination.0.is_ipv4() { "BACKENDS4" } else { "BACKENDS6" };
         let value = &frontend.value;
         let count = match frontend.backends.len() {
@@ -263,7 +263,7 @@ pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
         let outcome = account.empty(&frontend);
         return account.end(outcome);
     }
-    account.tell_rule(&frontend, false);
+    account.note_rule(&frontend, false);
     if frontend.value.affinity > 0 {
         let seconds = convert::seconds(frontend.value.affinity);
         let text =
@@ -340,7 +340,7 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
         let outcome = if xdp { Outcome::Left { to: "uplink" } } else { account.empty(&frontend) };
         return account.end(outcome);
     }
-    account.tell_rule(&frontend, true);
+    account.note_rule(&frontend, true);
     let chosen = chosen(&mut account, &frontend, scope);
     if xdp && chosen.is_some_and(|backend| backend.local) {
         account.note("", "the backend is on this node");

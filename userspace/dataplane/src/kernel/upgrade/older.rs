@@ -28,16 +28,17 @@ pub const NUMBER: u32 = LAYOUT_VERSION - 1;
 /// An address and a port.
 type End = (Ipv4Addr, u16);
 
-/// The state that [`make`] writes to the maps: a connection of this client
+/// The client of the connection that [`make`] writes to the maps.
 pub const CLIENT: End = (Ipv4Addr::new(10, 1, 0, 9), 40_000);
-/// to this frontend of `a/old`,
+/// The frontend of `a/old` that the connection is to.
 pub const VIP: End = (Ipv4Addr::new(10, 96, 0, 1), 80);
-/// which leads to a backend that the service no longer has,
+/// The backend of the connection, which the service no longer has.
 pub const OLD_BACKEND: End = (Ipv4Addr::new(10, 1, 0, 5), 8_080);
-/// a connected socket of the same ends,
+/// The cookie of a connected socket of the same ends.
 pub const COOKIE: u64 = 77;
-/// and the node's address and source ports.
+/// The node's address, the source of translated packets.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The range of source ports of translated packets.
 pub const SNAT_PORTS: (u16, u16) = (2_000, 3_000);
 
 /// Value of `SERVICES`, whose keys are our frontends'.

@@ -15,16 +15,15 @@ use self::frame::{Frame, Sample};
 use self::watch::Watch;
 use super::print;
 use crate::args::TopArgs;
+use crate::limits;
 
 /// The escape sequence that clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// The minimum interval in seconds: reading the tables takes time, too.
-const SHORTEST: f64 = 0.1;
 
 /// Prints a frame per interval until it is interrupted. Only an error at the start ends it: a data plane that
 /// is being replaced is back soon.
 pub async fn run(args: &TopArgs) -> Result<()> {
-    let interval = Duration::from_secs_f64(args.interval.max(SHORTEST));
+    let interval = Duration::from_secs_f64(args.interval.max(limits::TOP_INTERVAL_MIN));
     let terminal = std::io::stdout().is_terminal() && !args.look.json && !args.once;
     let mut watch = Watch::default();
     let mut then = Instant::now();

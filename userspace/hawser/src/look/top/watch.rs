@@ -6,9 +6,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use userspace_dataplane::inspect::{InspectError, Inspector, Latencies, LatencyRow, LatencyWatch};
 
-/// The pause after a reading, as a multiple of its duration: on a node with very many connections and network
-/// namespaces, `top` takes a tenth of a processor for readings and shows older numbers.
-const PAUSE: u32 = 9;
+use crate::limits;
 
 /// The last reading, and the schedule of the next one.
 #[derive(Default)]
@@ -58,7 +56,7 @@ pub struct Tcp {
 impl Watch {
     /// Returns `true` if the last reading is old enough for the next one.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.last.as_ref().is_none_or(|last| now >= last.at + last.took * PAUSE)
+        self.last.as_ref().is_none_or(|last| now >= last.at + last.took * limits::TOP_PAUSE)
     }
 
     /// Takes a reading. A failure is printed once, and the previous reading remains.

@@ -1,5 +1,6 @@
-//! The servers of nodes that may not write EndpointSlices, such as those of `hawser join`. The server of `hawser up`
-//! asks each node at its address for pods, lists the servers that answer, and takes out those that no longer do.
+//! Registers the servers of nodes that may not write EndpointSlices, such as those of `hawser join`. The server of
+//! `hawser up` asks each node at its address for pods, lists the servers that answer, and takes out those that no longer
+//! do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ use crate::slices::{self, NAMESPACE, State};
 
 /// The place where the server of a node would listen, for one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ward {
+struct NodeServer {
     node: String,
     uid: String,
     listed: Listed,
 }
 
 /// Returns the places of all nodes but our own.
-fn wards(nodes: &[Arc<Node>], own: &str, port: u16) -> Vec<Ward> {
+fn node_servers(nodes: &[Arc<Node>], own: &str, port: u16) -> Vec<NodeServer> {
     let of_node = |node: &Arc<Node>| {
         [true, false]
             .into_iter()
@@ -37,12 +38,12 @@ fn wards(nodes: &[Arc<Node>], own: &str, port: u16) -> Vec<Ward> {
                 let range = node.pod_ranges.iter().find(|range| range.is_ipv4() == is_v4)?;
                 let address = SocketAddr::new(first(range.network()), port);
                 let listed = Listed { slice: slices::name(node.name(), is_v4), address };
-                Some(Ward { node: node.name().to_owned(), uid: node.uid.to_string(), listed })
+                Some(NodeServer { node: node.name().to_owned(), uid: node.uid.to_string(), listed })
             })
             .collect::<Vec<_>>()
     };
     let others = nodes.iter().filter(|node| node.name() != own);
-    others.flat_map(of_node).take(limits::WARDS).collect()
+    others.flat_map(of_node).take(limits::REGISTERED_SERVERS).collect()
 }
 
 /// The next step for a server.
@@ -79,26 +80,26 @@ pub async fn run(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(limits::PEER_PAUSE) => {}
         }
-        let wards = wards(&nodes.list(), &own, port);
-        watch.turn_to(&wards.iter().map(|ward| ward.listed.clone()).collect::<Vec<_>>());
+        let servers = node_servers(&nodes.list(), &own, port);
+        watch.turn_to(&servers.iter().map(|server| server.listed.clone()).collect::<Vec<_>>());
         let mut asked = JoinSet::new();
-        for ward in wards {
+        for server in servers {
             let engine = Arc::clone(&engine);
-            asked.spawn(async move { (answers(&engine, ward.listed.address).await, ward) });
+            asked.spawn(async move { (answers(&engine, server.listed.address).await, server) });
         }
-        for (answered, ward) in asked.join_all().await {
-            let gone = watch.record(&ward.listed, answered);
-            let slice = cache.get(&ObjectKey::new(NAMESPACE, &ward.listed.slice));
-            look_after(&api, &ward, step(slice.as_deref(), answered, gone)).await;
+        for (answered, server) in asked.join_all().await {
+            let gone = watch.record(&server.listed, answered);
+            let slice = cache.get(&ObjectKey::new(NAMESPACE, &server.listed.slice));
+            look_after(&api, &server, step(slice.as_deref(), answered, gone)).await;
         }
     }
 }
 
-async fn look_after(api: &Api<EndpointSlice>, ward: &Ward, step: Step) {
-    let Ward { node, listed: Listed { slice, address }, .. } = ward;
+async fn look_after(api: &Api<EndpointSlice>, server: &NodeServer, step: Step) {
+    let NodeServer { node, listed: Listed { slice, address }, .. } = server;
     let done = match step {
         Step::Nothing => return,
-        Step::List => list(api, ward).await,
+        Step::List => list(api, server).await,
         Step::TakeOut => {
             warn!(node, %address, "the DNS server of another node no longer answers");
             take_out(api, slice).await
@@ -110,11 +111,11 @@ async fn look_after(api: &Api<EndpointSlice>, ward: &Ward, step: Step) {
 }
 
 /// Writes the slice of a server that answers. One that is about to end has said so, and is left alone.
-async fn list(api: &Api<EndpointSlice>, ward: &Ward) -> Result<(), Error> {
-    let Listed { slice: name, address } = &ward.listed;
+async fn list(api: &Api<EndpointSlice>, server: &NodeServer) -> Result<(), Error> {
+    let Listed { slice: name, address } = &server.listed;
     let state =
-        State { addresses: vec![*address], ready: true, node_uid: ward.uid.clone(), ..State::default() };
-    let Some(mut wanted) = slices::slice(&ward.node, &state, address.is_ipv4()) else { return Ok(()) };
+        State { addresses: vec![*address], ready: true, node_uid: server.uid.clone(), ..State::default() };
+    let Some(mut wanted) = slices::slice(&server.node, &state, address.is_ipv4()) else { return Ok(()) };
     match api.get_opt(name).await? {
         None => drop(api.create(&PostParams::default(), &wanted).await?),
         Some(there) if is_ending(&there) => return Ok(()),
@@ -123,7 +124,7 @@ async fn list(api: &Api<EndpointSlice>, ward: &Ward) -> Result<(), Error> {
             api.replace(name, &PostParams::default(), &wanted).await?;
         }
     }
-    info!(node = ward.node, %address, "the DNS server of another node answers");
+    info!(node = server.node, %address, "the DNS server of another node answers");
     Ok(())
 }
 
@@ -153,9 +154,9 @@ mod tests {
     fn servers_are_looked_for_at_the_address_for_pods_of_each_other_node() {
         let nodes =
             [node("n1", &["10.244.1.0/24"]), node("n2", &["10.244.2.0/24", "fd00:2::/64"]), node("n3", &[])];
-        let all = wards(&nodes, "n1", 1053);
+        let all = node_servers(&nodes, "n1", 1053);
         let text: Vec<String> =
-            all.iter().map(|ward| format!("{} {}", ward.listed.slice, ward.listed.address)).collect();
+            all.iter().map(|server| format!("{} {}", server.listed.slice, server.listed.address)).collect();
         assert_eq!(text, ["kube-dns-n2 10.244.2.1:1053", "kube-dns-n2-ipv6 [fd00:2::1]:1053"]);
         assert_eq!((all[0].node.as_str(), all[0].uid.as_str()), ("n2", "u"));
     }
