@@ -9,7 +9,7 @@ pub struct Tunnels {
     pub open: usize,
     /// Attempts to reach a kubelet, by way and outcome.
     pub kubelets: Vec<(&'static str, &'static str, u64)>,
-    /// The same for pods.
+    /// Attempts to reach a pod, by way and outcome.
     pub pods: Vec<(&'static str, &'static str, u64)>,
 }
 

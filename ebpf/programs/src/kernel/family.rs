@@ -6,8 +6,9 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_map_lookup_elem;
 use ebpf_common::flow::{Flow, FlowHints, FlowKey, FlowTags};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
-use ebpf_common::{Config, Range, choice, protocol};
+use ebpf_common::{Config, Range, protocol};
 
+pub use super::address::Address;
 use super::evict;
 use super::flow::{self, Place};
 use super::maps::{
@@ -15,37 +16,10 @@ use super::maps::{
     FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6, TRACKED4,
     TRACKED6,
 };
-use super::masquerade::Outside;
 use super::new_flow;
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
 use super::{forward, insert, lookup, reject, remove, tcx};
-
-/// An address in the form of packets.
-pub trait Address: Copy + Outside {
-    const ZERO: Self;
-
-    /// Compares without a branch for each word.
-    fn same(&self, other: &Self) -> bool;
-
-    /// Returns the words of the address; for v4 the address and zeros.
-    fn words(&self) -> [u32; 4];
-
-    /// Returns the address of the result of [`Address::words`].
-    fn from_words(words: &[u32; 4]) -> Self;
-
-    /// Returns the address as one word: itself for v4, folded for v6.
-    fn fold(&self) -> u64;
-
-    /// Returns the hash of a key, see [`FlowKey::<u32>::hash`].
-    fn hash(key: &FlowKey<Self>, seed: u32) -> u64;
-
-    /// Returns the sum of its words for the internet checksum.
-    fn sum(&self) -> u64;
-
-    /// Returns the sum of the complements of its words.
-    fn sum_of_complement(&self) -> u64;
-}
 
 /// Key of a frontend.
 pub trait FrontendKey {
@@ -242,85 +216,6 @@ macro_rules! checked_once {
 pub struct V4;
 /// IPv6.
 pub struct V6;
-
-impl Address for u32 {
-    const ZERO: Self = 0;
-
-    #[inline(always)]
-    fn same(&self, other: &Self) -> bool {
-        self == other
-    }
-
-    #[inline(always)]
-    fn words(&self) -> [u32; 4] {
-        [*self, 0, 0, 0]
-    }
-
-    #[inline(always)]
-    fn from_words(words: &[u32; 4]) -> Self {
-        words[0]
-    }
-
-    #[inline(always)]
-    fn fold(&self) -> u64 {
-        *self as u64
-    }
-
-    #[inline(always)]
-    fn hash(key: &FlowKey<Self>, seed: u32) -> u64 {
-        key.hash(seed)
-    }
-
-    #[inline(always)]
-    fn sum(&self) -> u64 {
-        *self as u64
-    }
-
-    #[inline(always)]
-    fn sum_of_complement(&self) -> u64 {
-        !*self as u64
-    }
-}
-
-impl Address for [u32; 4] {
-    const ZERO: Self = [0; 4];
-
-    #[inline(always)]
-    fn same(&self, other: &Self) -> bool {
-        let (low, high) = (self[0] ^ other[0] | self[1] ^ other[1], self[2] ^ other[2] | self[3] ^ other[3]);
-        low | high == 0
-    }
-
-    #[inline(always)]
-    fn words(&self) -> [u32; 4] {
-        *self
-    }
-
-    #[inline(always)]
-    fn from_words(words: &[u32; 4]) -> Self {
-        *words
-    }
-
-    #[inline(always)]
-    fn fold(&self) -> u64 {
-        choice::fold6(self)
-    }
-
-    #[inline(always)]
-    fn hash(key: &FlowKey<Self>, seed: u32) -> u64 {
-        key.hash(seed)
-    }
-
-    #[inline(always)]
-    fn sum(&self) -> u64 {
-        self[0] as u64 + self[1] as u64 + self[2] as u64 + self[3] as u64
-    }
-
-    #[inline(always)]
-    fn sum_of_complement(&self) -> u64 {
-        !self[0] as u64 + !self[1] as u64 + !self[2] as u64 + !self[3] as u64
-    }
-}
 
 macro_rules! frontend_key {
     ($key:ty, $address:ty) => {

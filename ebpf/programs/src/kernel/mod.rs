@@ -7,6 +7,7 @@
 //! connection in `table`. The hooks differ in how they read their input and how they carry out the
 //! answer. All of it is written once for both families of addresses, see `family`.
 
+mod address;
 mod atomic;
 mod bandwidth;
 mod dsr;

@@ -113,7 +113,7 @@ struct Ends {
     dns: SocketAddr,
 }
 
-/// What is seen of the pod.
+/// An event of one round that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Ready,
