@@ -53,7 +53,7 @@ async fn others_live(args: &Leave, record: &ControlPlane) -> Result<bool> {
 /// Returns the API servers that live, as the one of this machine knows them; `None` if it does not answer.
 async fn own_list(data_dir: &Path) -> Option<Vec<String>> {
     let client = connect(&data_dir.join("kubeconfig.yaml"), "hawser").await.ok()?;
-    tokio::time::timeout(discovery::REQUEST, api_servers::living(&client)).await.ok()?.ok()
+    tokio::time::timeout(limits::JOIN_REQUEST, api_servers::living(&client)).await.ok()?.ok()
 }
 
 /// Returns whether the keys of the cluster would go with this machine, whose etcd is not Hawser's: no other control node
