@@ -264,12 +264,13 @@ async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeSt
     })
 }
 
-/// Returns `true` if conditions of the Node differ from those of this kubelet. The node lifecycle controller
-/// sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
+/// Returns `true` if conditions of the Node differ from those of this kubelet, or if there is no Node. The node lifecycle
+/// controller sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
 async fn conditions_overwritten(agent: &Agent, status: &NodeStatus) -> bool {
     let api: Api<Node> = Api::all(agent.client.clone());
     match answered(api.get_with(&agent.config.node_name, &GetParams::any())).await {
         Ok(node) => conditions_differ(&node, status),
+        Err(kube::Error::Api(answer)) if answer.code == 404 => true,
         // Retried with the next check.
         Err(error) => {
             debug!(error = &error as &dyn std::error::Error, "cannot read the node's status");

@@ -15,11 +15,20 @@ fn the_first_owner_of_a_range_keeps_it_until_it_is_given_away() -> Result<()> {
     let bed = Bed::new(&[Place::Switch, Place::Switch])?;
     let programs = Programs { hawser: hawser()?, echo_image: echo_image()? };
     let mut nodes = Nodes::start_joined(&bed, programs, &[])?;
-    if let Err(error) = claimed(&nodes).and_then(|range| given_away(&mut nodes, &range)) {
+    // The hub is where the pods of Nodes are that the test makes.
+    let mut server = bed.on_hub(echo()?);
+    let _server = Process::start(server.env("HOSTNAME", "heir"), bed.dir().join("heir.log"))?;
+    if let Err(error) = day(&mut nodes) {
         println!("{}", nodes.logs());
         return Err(error);
     }
     nodes.down()
+}
+
+fn day(nodes: &mut Nodes<'_>) -> Result<()> {
+    let range = claimed(nodes)?;
+    given_away(nodes, &range)?;
+    taken_over(nodes)
 }
 
 /// An operator makes Nodes with the ranges of those that are there. Returns the range of the second node.
@@ -39,7 +48,7 @@ fn claimed(nodes: &Nodes<'_>) -> Result<String> {
         eventually("an event that tells of the claim", || {
             Ok(told(nodes, &thief)?.iter().any(|text| text.contains(&wanted)).then_some(()))
         })?;
-        ensure!(told(nodes, owner)?.is_empty(), "events about {owner}: {:?}", told(nodes, owner)?);
+        nobody_is_told(nodes, &[owner])?;
     }
     ensure!(routes(nodes)? == before, "the routes were {before} and are {}", routes(nodes)?);
     for load in loads {
@@ -50,48 +59,93 @@ fn claimed(nodes: &Nodes<'_>) -> Result<String> {
     range_of(nodes, "node-2")
 }
 
-/// The second node is lost, and its range given to an heir: the hub, with a server at an address of the range.
+/// The second node is lost, and its range given to an heir; then it comes back.
 fn given_away(nodes: &mut Nodes<'_>, range: &str) -> Result<()> {
-    let heir_pod = format!("{}.77", range.rsplit_once('.').context("no range of IPv4")?.0);
-    output(nodes.bed.on_hub("ip").args(["addr", "add", &heir_pod, "dev", "lo"]))?;
-    let mut server = nodes.bed.on_hub(echo()?);
-    let _server = Process::start(server.env("HOSTNAME", "heir"), nodes.bed.dir().join("heir.log"))?;
+    let heir_pod = serve_at_hub(nodes, range)?;
     nodes.kill(2, "join")?;
     nodes.kubectl(&["delete", "pod", "far", "--force", "--grace-period=0"])?;
     nodes.kubectl(&["delete", "node", "node-2"])?;
     make_node(nodes, "heir", range)?;
-    let reach = |nodes: &Nodes<'_>, node: usize, target: &str, name: &str| {
-        eventually(&format!("{name} to answer node {node}"), || {
-            let node = &nodes.bed.nodes[node - 1];
-            let answer = output(node.on(echo()?).args(["get", &format!("{target}:8080")]))?;
-            ensure!(answer.trim() == name, "{answer}");
-            Ok(Some(()))
-        })
-    };
     reach(nodes, 1, &heir_pod, "heir")?;
     let load = Load::start(nodes.bed.nodes[0].on(echo()?).args(["load", &format!("{heir_pod}:8080")]))?;
     let second = &nodes.bed.nodes[1];
     nodes.run(second)?;
-    let new = eventually("the node to get another range", || {
-        Ok(Some(range_of(nodes, "node-2")?).filter(|new| !new.is_empty()))
-    })?;
-    ensure!(new != range, "the node has got {range} again, which is the heir's");
+    another_range(nodes, range)?;
     let back = pod(nodes, "back")?;
     reach(nodes, 1, &back, "back")?;
     // The node that had the range before takes the way to its new owner, and keeps nothing of it.
+    goes_to_the_hub(nodes, range)?;
     reach(nodes, 2, &heir_pod, "heir")?;
-    let way = output(second.on("ip").args(["route", "show", "proto", "145", range]))?;
-    ensure!(way.contains(HUB_IP), "node-2 has another route to {range}: {way:?}");
     eventually("the node to leave its address of the range", || {
         let left = output(second.on("ip").args(["-o", "addr", "show", "dev", "lo", "to", range]))?;
         Ok(left.is_empty().then_some(()))
     })?;
     let counts = load.finish()?;
     ensure!(counts.failed == 0 && counts.ok > 10, "{counts:?}");
-    for node in ["heir", "node-1", "node-2"] {
-        ensure!(told(nodes, node)?.is_empty(), "events about {node}: {:?}", told(nodes, node)?);
+    nobody_is_told(nodes, &["heir", "node-1", "node-2"])
+}
+
+/// The second node's object is deleted while another claims its range, which has it from then on. The node gets a new one
+/// without a restart; a pod that it still runs keeps its address, and is reached by its own node alone.
+fn taken_over(nodes: &Nodes<'_>) -> Result<()> {
+    let range = range_of(nodes, "node-2")?;
+    let back = nodes.kubectl(&["get", "pod", "back", "-o", "jsonpath={.status.podIP}"])?;
+    let next_pod = serve_at_hub(nodes, &range)?;
+    make_node(nodes, "next", &range)?;
+    eventually("an event about the claim", || Ok(Some(told(nodes, "next")?).filter(|all| !all.is_empty())))?;
+    nodes.kubectl(&["delete", "node", "node-2"])?;
+    reach(nodes, 1, &next_pod, "heir")?;
+    another_range(nodes, &range)?;
+    let anew = pod(nodes, "anew")?;
+    reach(nodes, 1, &anew, "anew")?;
+    goes_to_the_hub(nodes, &range)?;
+    reach(nodes, 2, &next_pod, "heir")?;
+    reach(nodes, 2, &back, "back")?;
+    nobody_is_told(nodes, &["node-1", "node-2"])?;
+    nodes.kubectl(&["delete", "node", "heir", "next"]).map(drop)
+}
+
+/// Gives the hub an address of a range, at which its server answers; returns the address.
+fn serve_at_hub(nodes: &Nodes<'_>, range: &str) -> Result<String> {
+    let address = format!("{}.77", range.rsplit_once('.').context("no range of IPv4")?.0);
+    output(nodes.bed.on_hub("ip").args(["addr", "add", &address, "dev", "lo"]))?;
+    Ok(address)
+}
+
+/// Waits until a server of this name answers a node.
+fn reach(nodes: &Nodes<'_>, node: usize, address: &str, name: &str) -> Result<()> {
+    eventually(&format!("{name} to answer node {node}"), || {
+        let node = &nodes.bed.nodes[node - 1];
+        let answer = output(node.on(echo()?).args(["get", &format!("{address}:8080")]))?;
+        ensure!(answer.trim() == name, "{answer}");
+        Ok(Some(()))
+    })
+}
+
+/// Waits until the second node has a range again, which must be another.
+fn another_range(nodes: &Nodes<'_>, range: &str) -> Result<()> {
+    let new = eventually("the node to get another range", || {
+        Ok(Some(range_of(nodes, "node-2")?).filter(|new| !new.is_empty()))
+    })?;
+    ensure!(new != range, "the node has got {range} again, which is another's");
+    Ok(())
+}
+
+/// Waits until the second node's packets for a range go to the hub.
+fn goes_to_the_hub(nodes: &Nodes<'_>, range: &str) -> Result<()> {
+    let second = &nodes.bed.nodes[1];
+    eventually("a route to the new owner", || {
+        let way = output(second.on("ip").args(["route", "show", "proto", "145", range]))?;
+        Ok(way.contains(HUB_IP).then_some(()))
+    })
+}
+
+fn nobody_is_told(nodes: &Nodes<'_>, names: &[&str]) -> Result<()> {
+    for name in names {
+        let messages = told(nodes, name)?;
+        ensure!(messages.is_empty(), "events about {name}: {messages:?}");
     }
-    nodes.kubectl(&["delete", "node", "heir"]).map(drop)
+    Ok(())
 }
 
 /// Makes a pod on the second node; returns its address.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{Node, ip};
 use crate::{Process, eventually, root};
 
-/// Faults of a link, the same in each direction.
+/// Changes that a link makes to a stream of frames, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Time for which a frame is held back, more or less by the jitter.
