@@ -110,7 +110,11 @@ impl Offer {
 fn is_loopback(url: &str) -> bool {
     let uri = url.parse::<http::Uri>().ok();
     let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    // Resolvers take `127.1` for an address.
+    host == "localhost"
+        || host.starts_with("127.")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
 }
 
 fn name(token: &str) -> String {
@@ -349,6 +353,25 @@ mod tests {
         for url in ["http://127.0.0.1:2379", "https://localhost:2379", "https://[::1]:2379"] {
             let error = offer(url).unwrap_err().to_string();
             assert!(error.contains("other machines cannot reach etcd") && error.contains(url), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_the_machine_itself_are_known_in_every_spelling() {
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "localhost",
+            "LocalHost.",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "0.0.0.0",
+            "[::]",
+        ] {
+            assert!(is_loopback(&format!("https://{host}:2379")), "{host}");
+        }
+        for host in ["192.0.2.1", "[2001:db8::1]", "etcd.example", "localhost.example"] {
+            assert!(!is_loopback(&format!("https://{host}:2379")), "{host}");
         }
     }
 

@@ -95,10 +95,21 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     }
     stop_holder(&data_dir).await?;
     let data = DataDir::open_to_leave(&data_dir)?;
-    data.begin_to_leave(&Leaving { node_name: Some(node.clone()), joined: true })?;
     // A run that was killed may have removed the keys already: then the member has left.
     let pki = data.join("pki");
     let has_keys = pki.exists();
+    let mut clients: Vec<Client> = given.into_iter().collect();
+    if has_keys {
+        clients.extend(others(&data, &known).await?);
+    }
+    // This machine's server has stopped: one that answers has the keys, too. Hawser's etcd has them on each member.
+    if has_keys && !record.etcd_started && record.member.is_none() && !anybody_answers(&clients).await {
+        bail!(
+            "no other control node answers, and the keys of the cluster would go with this machine, whose components have \
+             been stopped: start another one and run this again, or use `hawser down`"
+        );
+    }
+    data.begin_to_leave(&Leaving { node_name: Some(node.clone()), joined: true })?;
     if let Some(member) = record.member.as_ref().filter(|_| has_keys) {
         let flags = etcd::flags_of(&record, data.path());
         etcd::leave(&flags, &member.peer_url).await?;
@@ -111,10 +122,6 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
             bail!("cannot remove everything; run it again after correcting this:\n  {}", list.join("\n  "));
         }
         data.forget()?;
-    }
-    let mut clients: Vec<Client> = given.into_iter().collect();
-    if has_keys {
-        clients.extend(others(&data, &known).await?);
     }
     if !delete_anywhere(&clients, &node).await {
         println!(
@@ -151,6 +158,17 @@ async fn delete_anywhere(clients: &[Client], node: &str) -> bool {
                 Ok(()) => return true,
                 Err(error) => warn!(error = format!("{error:#}"), "cannot delete the Node there"),
             }
+        }
+    }
+    false
+}
+
+/// Returns whether an API server answers.
+async fn anybody_answers(clients: &[Client]) -> bool {
+    for client in clients {
+        let asked = tokio::time::timeout(limits::JOIN_REQUEST, client.apiserver_version()).await;
+        if asked.is_ok_and(|answer| answer.is_ok()) {
+            return true;
         }
     }
     false

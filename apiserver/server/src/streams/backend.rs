@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use apiserver_meta::pods;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
@@ -53,8 +54,11 @@ pub struct Backend {
 }
 
 /// Returns the server of a pod: at its first address, and the port that is asked for or else the first one
-/// that a container has. 400 where the pod has no address, 503 where it has no such port.
+/// that a container has. 400 where the pod has no address, 503 where it has no such port or has ended.
 pub fn pod_backend(pod: &Value, asked: &ProxyName<'_>) -> Result<Backend, ApiError> {
+    if has_ended(pod) {
+        return Err(unreachable("the pod has ended"));
+    }
     let ip = pod.pointer("/status/podIPs/0/ip").and_then(Value::as_str).unwrap_or_default();
     let ip: IpAddr = ip.parse().map_err(|_| ApiError::bad_request("address not allowed"))?;
     let port = match asked.port {
@@ -79,6 +83,11 @@ pub fn pod_backend(pod: &Value, asked: &ProxyName<'_>) -> Result<Backend, ApiErr
     };
     let authority = if port.is_some() { peer.authority() } else { peer.bare_authority() };
     Ok(Backend { peer, authority })
+}
+
+/// Returns `true` for a pod that has ended: its address may be another's by now.
+fn has_ended(pod: &Value) -> bool {
+    pods::is_final(meta::text(pod, "/status/phase"))
 }
 
 fn ports(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -110,7 +119,7 @@ impl Candidate<'_> {
     /// Returns the backend, if `pod`, the one that the address is said to be of, has this address.
     pub fn backend(&self, pod: &Value, asked: &ProxyName<'_>) -> Option<Backend> {
         let ips = pod.pointer("/status/podIPs").and_then(Value::as_array)?;
-        if !ips.iter().any(|ip| ip["ip"] == self.ip) {
+        if has_ended(pod) || !ips.iter().any(|ip| ip["ip"] == self.ip) {
             return None;
         }
         let host = self.ip.parse::<IpAddr>().ok()?.to_string();

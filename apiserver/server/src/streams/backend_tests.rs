@@ -51,6 +51,13 @@ fn a_pod_is_reached_at_its_first_address() {
     ] {
         assert_eq!(at(&pod(), id), Ok((authority.to_owned(), transport, authority.to_owned())), "{id}");
     }
+    // Its address is another pod's by now.
+    for phase in ["Succeeded", "Failed"] {
+        let mut ended = pod();
+        ended["status"]["phase"] = json!(phase);
+        let why = "error trying to reach service: the pod has ended".to_owned();
+        assert_eq!(at(&ended, "p:1080"), Err((503, why)));
+    }
     let mut portless = pod();
     portless["spec"]["containers"] = json!([{"name": "a"}]);
     portless["status"]["podIPs"] = json!([{"ip": "fd00::1"}]);
