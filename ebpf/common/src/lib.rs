@@ -91,8 +91,8 @@ pub mod config_flag {
     pub const XDP_REDIRECT: u32 = 1;
     /// `EXEMPT` has elements.
     pub const EXEMPTIONS: u32 = 2;
-    /// Rewritten packets for this node's pods go through the stack, where packet filters of others see them,
-    /// instead of directly to the pod's interface.
+    /// Rewritten packets for this node's pods, and those between pods, go through the stack, where packet filters
+    /// of others see them, instead of directly to the next interface.
     pub const THROUGH_STACK: u32 = 4;
     /// Processes of the node's own network namespace may not bind node ports in use.
     pub const GUARD_NODE_PORTS: u32 = 8;

@@ -68,8 +68,8 @@ pub const EVENT_BYTES: u32 = 262_144;
 pub const TRACE_BYTES: u32 = 1_048_576;
 /// Addresses of this node, of one family.
 pub const LOCAL_ADDRESSES: u32 = 1_024;
-/// Destinations whose next hop is known at one time; a power of two. 64 bytes each: 64 KiB.
-pub const NEXT_HOPS: u32 = 1_024;
+/// Ways to addresses that each processor knows at one time; a power of two. 64 bytes each: 128 KiB a processor.
+pub const NEXT_HOPS: u32 = 2_048;
 /// Interfaces that XDP may send to.
 pub const DEVICES: u32 = 256;
 /// Length of a service's name in `SERVICE_NAMES`, padded with zeros: two DNS labels of 63 bytes and a slash.

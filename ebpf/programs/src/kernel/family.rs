@@ -129,12 +129,20 @@ pub trait Family {
     ) -> bool;
     /// Sends a packet that nothing translates on its way: `send` in [`forward`].
     fn forward(skb: *mut __sk_buff, packet: &Packet<Self::Address>, place: Place) -> i32;
+    /// Asks the routing table for the way to an end of a packet: `ask` in [`forward`].
+    fn ask_way(
+        skb: *mut __sk_buff,
+        packet: &Packet<Self::Address>,
+        from: u32,
+        end: u32,
+        hop: *mut forward::Hop,
+    );
     /// Turns a packet into its refusal and sends it back: `refuse` in [`reject`].
     fn refuse(skb: *mut __sk_buff, packet: &Packet<Self::Address>) -> i32;
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $foresee:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $forward:ident, $refuse:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $foresee:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $forward:ident, $ask:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             insert::$insert(new, hash, place)
@@ -203,6 +211,17 @@ macro_rules! checked_once {
         #[inline(always)]
         fn forward(skb: *mut __sk_buff, packet: &Packet<$address>, place: Place) -> i32 {
             forward::$forward(skb, packet, place)
+        }
+
+        #[inline(always)]
+        fn ask_way(
+            skb: *mut __sk_buff,
+            packet: &Packet<$address>,
+            from: u32,
+            end: u32,
+            hop: *mut forward::Hop,
+        ) {
+            forward::$ask(skb, packet, from, end, hop);
         }
 
         #[inline(always)]
@@ -304,7 +323,7 @@ impl Backend for Backend6 {
 impl Family for V4 {
     checked_once!(
         u32, insert4, remove4, elsewhere4, scan4, empty_way4, victim4, foresee4, attend4, create4, choose4,
-        look_at4, carry4, rewrite4, forward4, refuse4
+        look_at4, carry4, rewrite4, forward4, ask_way4, refuse4
     );
 
     type Address = u32;
@@ -395,7 +414,7 @@ impl Family for V4 {
 impl Family for V6 {
     checked_once!(
         [u32; 4], insert6, remove6, elsewhere6, scan6, empty_way6, victim6, foresee6, attend6, create6,
-        choose6, look_at6, carry6, rewrite6, forward6, refuse6
+        choose6, look_at6, carry6, rewrite6, forward6, ask_way6, refuse6
     );
 
     type Address = [u32; 4];

@@ -2,12 +2,13 @@
 //! translated ones do.
 //!
 //! Forwarding by the stack costs more than everything that these programs do with such a packet. What the routing
-//! table says of a destination is kept for the rest of a tick, see [`Hop`]. The stack gets the packets that it has to
-//! answer (hops used up, too big, no route), and those that are rare: fragments, options, control messages.
+//! table says of an address is kept for the rest of a tick, see [`Hop`]. The stack gets the packets that it has to
+//! answer or to refuse (hops used up, too big, no route, a source that is not reached where the packet came from), and
+//! those that are rare: fragments, options, control messages, marks of others.
 //!
-//! Both ends are pods of the cluster, so that no packet filter of others is known to translate them; nodes on which
-//! there may be one have [`config_flag::THROUGH_STACK`]. The interface by which the packet leaves judges policies and
-//! bandwidth of its pod, and translates replies, as it does for packets of the stack.
+//! Both ends are in the cluster's ranges of pods, where no packet filter of others is known to translate them; nodes on
+//! which pods are others' have [`config_flag::THROUGH_STACK`]. The interface by which the packet leaves judges policies
+//! and bandwidth of its pod, and translates replies, as it does for packets of the stack.
 
 use core::mem::MaybeUninit;
 
@@ -18,38 +19,39 @@ use aya_ebpf::helpers::{
 use aya_ebpf::programs::TcContext;
 use ebpf_common::{Config, config_flag, limits, metric, protocol};
 
-use super::atomic;
 use super::family::{Address as _, Family, V4, V6};
 use super::flow::Place;
 use super::maps::{self, MASQUERADE, NEXT_HOPS};
 use super::masquerade::Outside as _;
 use super::packet::{self, ETHERNET, IP, IP_CHECK, Packet, Part, TCP_HEADER, UDP_HEADER};
-use super::tcx::NEXT;
+use super::tcx::{DROP, NEXT};
 use super::trace;
 
-/// The routing table's answer for one destination. A destination has one place in the map: one that shares it with
-/// another is looked up anew whenever the other was there.
+/// The routing table's answer for one address and packets of one interface, on one processor. Each has one place in
+/// the map: one that shares it with another is looked up anew whenever the other was there.
 #[repr(C, align(64))]
 pub struct Hop {
-    /// Odd while the element is written, by the processor that has made it so.
-    version: u32,
-    /// The interface; 0 if the stack gets the packets.
-    ifindex: u32,
+    address: [u32; 4],
+    /// 4 or 6.
+    family: u32,
+    /// The interface by which packets come that ask.
+    from: u32,
     /// Tick in which the answer was given, and is valid.
     seen: u32,
-    /// Largest packet that the route takes, without link header, in bytes.
-    mtu: u32,
-    destination: [u32; 4],
-    /// Both link addresses, in the form of packets.
-    link: [u32; 3],
-    family: u32,
+    way: Way,
+    /// Address of the neighbour to which packets go.
+    neighbour: [u32; 4],
 }
 
-/// A copy of what [`Hop`] says.
+/// The way to an address.
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Way {
+    /// The interface; 0 if the stack gets the packets.
     ifindex: u32,
+    /// Largest packet that the interface takes, without link header, in bytes.
     mtu: u32,
+    /// Both link addresses, in the form of packets.
     link: [u32; 3],
 }
 
@@ -61,13 +63,20 @@ pub fn forward<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, plac
     };
     let between_pods =
         packet.key.destination.is_in_cluster(settings) && packet.key.source.is_in_cluster(settings);
-    // SAFETY: the context is the one that the kernel gave. A packet of a virtual LAN is its interface's, which comes next.
-    let tagged = unsafe { (*skb).vlan_present } != 0;
-    if between_pods && !tagged && is_on(config) && is_plain::<F>(packet) {
+    if between_pods && is_on(config) && is_plain::<F>(packet) && is_ours(skb) {
         F::forward(skb, packet, place)
     } else {
         NEXT
     }
+}
+
+/// Returns `true` for a packet that is addressed to this host, belongs to no virtual LAN, whose interface sees it next,
+/// and has no mark, by which others choose routes.
+#[inline(always)]
+fn is_ours(skb: *mut __sk_buff) -> bool {
+    const PACKET_HOST: u32 = 0;
+    // SAFETY: the context is the one that the kernel gave.
+    unsafe { (*skb).pkt_type == PACKET_HOST && (*skb).vlan_present == 0 && (*skb).mark == 0 }
 }
 
 /// Returns `true` where these programs know the pods of the cluster, and nobody else translates packets.
@@ -88,105 +97,30 @@ fn is_plain<F: Family>(packet: &Packet<F::Address>) -> bool {
         && (number == protocol::TCP || number == protocol::UDP)
 }
 
-/// Sends a packet to its next hop.
+/// Sends a packet to its next hop, if its source is reached by the interface that it came from.
 #[inline(always)]
 fn send<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, place: Place) -> i32 {
-    let Some(slot) = slot::<F>(packet) else {
+    let from = place >> 8;
+    // Before the other end: both may have the same place.
+    match way::<F>(skb, packet, from, End::Source) {
+        Some((slot, _)) if slot.way.ifindex == from => {}
+        _ => return NEXT,
+    }
+    let Some((slot, known)) = way::<F>(skb, packet, from, End::Destination) else {
         return NEXT;
     };
-    let now = maps::tick();
-    match known::<F>(slot, packet, now) {
-        Some(way) => {
-            if way.ifindex == 0 || way.ifindex == place >> 8 || !fits::<F>(skb, packet, way.mtu) {
-                return NEXT;
-            }
-            if !count_hop::<F>(skb) || !address(skb, &way.link) {
-                return NEXT;
-            }
-            maps::count(metric::TCX_REDIRECTED);
-            trace::way(way.ifindex);
-            // SAFETY: takes numbers.
-            unsafe { bpf_redirect(way.ifindex, 0) as i32 }
-        }
-        None => ask::<F>(skb, packet, place, slot, now),
-    }
-}
-
-/// Returns the place of a packet's destination in the map.
-#[inline(always)]
-fn slot<F: Family>(packet: &Packet<F::Address>) -> Option<*mut Hop> {
-    const _: () = assert!(limits::NEXT_HOPS.is_power_of_two());
-    let hash = packet.key.destination.fold().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    NEXT_HOPS.get_ptr_mut((hash >> 32) as u32 & (limits::NEXT_HOPS - 1))
-}
-
-/// Returns what was found for a packet's destination in this tick.
-#[inline(always)]
-fn known<F: Family>(slot: *const Hop, packet: &Packet<F::Address>, now: u32) -> Option<Way> {
-    // SAFETY: the callers give an element of the map; words are read whole.
-    unsafe {
-        let version = (&raw const (*slot).version).read_volatile();
-        let link = (&raw const (*slot).link).cast::<u32>();
-        let way = Way {
-            ifindex: (&raw const (*slot).ifindex).read_volatile(),
-            mtu: (&raw const (*slot).mtu).read_volatile(),
-            link: [link.read_volatile(), link.add(1).read_volatile(), link.add(2).read_volatile()],
-        };
-        let valid = version & 1 == 0
-            && (&raw const (*slot).seen).read_volatile() == now
-            && (&raw const (*slot).family).read_volatile() == F::VERSION as u32
-            && leads_to(slot, &packet.key.destination.words())
-            && (&raw const (*slot).version).read_volatile() == version;
-        valid.then_some(way)
-    }
-}
-
-/// # Safety
-/// `slot` must lead to an element of the map.
-#[inline(always)]
-unsafe fn leads_to(slot: *const Hop, destination: &[u32; 4]) -> bool {
-    // SAFETY: by the contract of this function.
-    unsafe {
-        let words = (&raw const (*slot).destination).cast::<u32>();
-        let low = words.read_volatile() ^ destination[0] | words.add(1).read_volatile() ^ destination[1];
-        let high =
-            words.add(2).read_volatile() ^ destination[2] | words.add(3).read_volatile() ^ destination[3];
-        low | high == 0
-    }
-}
-
-/// Asks the routing table, for this packet and the further ones of the tick. This one leaves by the neighbour, so that
-/// the kernel goes on checking whether that is still there.
-#[inline(always)]
-fn ask<F: Family>(
-    skb: *mut __sk_buff,
-    packet: &Packet<F::Address>,
-    place: Place,
-    slot: *mut Hop,
-    now: u32,
-) -> i32 {
-    let mut query = MaybeUninit::uninit();
-    // SAFETY: all fields are integers.
-    let query: &mut bpf_fib_lookup = unsafe { packet::cleared(&mut query) };
-    query.family = F::AF;
-    query.l4_protocol = packet.protocol();
-    query.sport = packet.key.source_port;
-    query.dport = packet.key.destination_port;
-    query.ifindex = place >> 8;
-    query.__bindgen_anon_3.ipv6_src = packet.key.source.words();
-    query.__bindgen_anon_4.ipv6_dst = packet.key.destination.words();
-    // A length makes the kernel answer with the route's MTU.
-    query.__bindgen_anon_1.tot_len = 1;
-    // SAFETY: the context is the one that the kernel gave; the query lives on the stack for the length of the call.
-    let answer = unsafe { fib_lookup(skb.cast(), query, size_of::<bpf_fib_lookup>() as i32, 0) };
-    let ifindex =
-        if answer == 0 && query.family == F::AF && query.ifindex != place >> 8 { query.ifindex } else { 0 };
-    // SAFETY: the kernel has written the member if there is a route.
-    let mtu = unsafe { query.__bindgen_anon_1.mtu_result } as u32;
-    keep::<F>(slot, packet, query, ifindex, mtu, now);
-    if ifindex == 0 || !fits::<F>(skb, packet, mtu) || !count_hop::<F>(skb) {
+    let ifindex = slot.way.ifindex;
+    if ifindex == 0 || ifindex == from || !fits::<F>(skb, packet, slot.way.mtu) || !count_hop::<F>(skb) {
         return NEXT;
     }
+    maps::count(metric::TCX_REDIRECTED);
+    trace::way(ifindex);
+    if known {
+        // SAFETY: takes numbers.
+        return if address(skb, &slot.way.link) { unsafe { bpf_redirect(ifindex, 0) as i32 } } else { DROP };
+    }
+    // The first packet of a tick leaves by the neighbour, so that the kernel goes on checking whether that is still
+    // there.
     let mut neighbour = MaybeUninit::uninit();
     // SAFETY: all fields are integers.
     let neighbour: &mut bpf_redir_neigh = unsafe { packet::cleared(&mut neighbour) };
@@ -194,47 +128,91 @@ fn ask<F: Family>(
     // SAFETY: the v4 address is the first word; the parameters live on the stack for the length of the call, and their
     // size is given.
     unsafe {
-        neighbour.__bindgen_anon_1.ipv6_nh = query.__bindgen_anon_4.ipv6_dst;
-        maps::count(metric::TCX_REDIRECTED);
-        trace::way(ifindex);
+        packet::copy(&raw const slot.neighbour, (&raw mut neighbour.__bindgen_anon_1.ipv6_nh).cast());
         bpf_redirect_neigh(ifindex, neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32
     }
 }
 
-/// Stores an answer, unless another processor is storing one.
-#[inline(always)]
-fn keep<F: Family>(
-    slot: *mut Hop,
-    packet: &Packet<F::Address>,
-    answer: &bpf_fib_lookup,
-    ifindex: u32,
-    mtu: u32,
-    now: u32,
-) {
-    let (neighbour, own) = (answer.dmac, answer.smac);
-    let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
-    let destination = packet.key.destination.words();
-    // SAFETY: the callers give an element of the map. Of those that find the same version, one makes it odd.
-    unsafe {
-        let version = &raw mut (*slot).version;
-        let before = version.read_volatile();
-        if before & 1 != 0 || atomic::exchange_if(version, before, before.wrapping_add(1)) != before {
-            return;
-        }
-        (&raw mut (*slot).ifindex).write_volatile(ifindex);
-        (&raw mut (*slot).mtu).write_volatile(mtu);
-        (&raw mut (*slot).seen).write_volatile(now);
-        (&raw mut (*slot).family).write_volatile(F::VERSION as u32);
-        let words = (&raw mut (*slot).destination).cast::<u32>();
-        for (at, word) in destination.into_iter().enumerate() {
-            words.add(at).write_volatile(word);
-        }
-        let link = (&raw mut (*slot).link).cast::<u32>();
-        link.write_volatile(half(neighbour, 0) | half(neighbour, 2) << 16);
-        link.add(1).write_volatile(half(neighbour, 4) | half(own, 0) << 16);
-        link.add(2).write_volatile(half(own, 2) | half(own, 4) << 16);
-        atomic::exchange(version, before.wrapping_add(2));
+/// An end of a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum End {
+    Source = 0,
+    Destination = 1,
+}
+
+impl End {
+    #[inline(always)]
+    fn of<A: Copy>(self, packet: &Packet<A>) -> &A {
+        if self == Self::Source { &packet.key.source } else { &packet.key.destination }
     }
+}
+
+/// Returns the way to an end of a packet, and whether it was known already.
+#[inline(always)]
+fn way<F: Family>(
+    skb: *mut __sk_buff,
+    packet: &Packet<F::Address>,
+    from: u32,
+    end: End,
+) -> Option<(&'static Hop, bool)> {
+    const _: () = assert!(limits::NEXT_HOPS.is_power_of_two());
+    let address = end.of(packet);
+    let seed = maps::config()?.seed as u64;
+    let hash = (address.fold() ^ seed << 32 ^ from as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let slot = NEXT_HOPS.get_ptr_mut((hash >> 32) as u32 & (limits::NEXT_HOPS - 1))?;
+    // SAFETY: the element is this processor's own, and programs do not migrate.
+    let known = unsafe { (*slot).is_about::<F>(address, from) };
+    if !known {
+        F::ask_way(skb, packet, from, end as u32, slot);
+    }
+    // SAFETY: as above.
+    Some((unsafe { &*slot }, known))
+}
+
+impl Hop {
+    /// Returns `true` for the answer about an address, if it is of this tick.
+    #[inline(always)]
+    fn is_about<F: Family>(&self, address: &F::Address, from: u32) -> bool {
+        let words = address.words();
+        let low = self.address[0] ^ words[0] | self.address[1] ^ words[1];
+        let high = self.address[2] ^ words[2] | self.address[3] ^ words[3];
+        low | high == 0 && self.family == F::VERSION as u32 && self.from == from && self.seen == maps::tick()
+    }
+}
+
+/// Asks the routing table for the way to an end of a packet, and stores the answer.
+#[inline(always)]
+fn ask<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, from: u32, end: u32, hop: &mut Hop) {
+    let (source, destination) = (packet.key.source.words(), packet.key.destination.words());
+    let (near, far) = if end == End::Source as u32 { (destination, source) } else { (source, destination) };
+    let mut query = MaybeUninit::uninit();
+    // SAFETY: all fields are integers.
+    let query: &mut bpf_fib_lookup = unsafe { packet::cleared(&mut query) };
+    query.family = F::AF;
+    query.l4_protocol = packet.protocol();
+    query.ifindex = from;
+    query.__bindgen_anon_3.ipv6_src = near;
+    query.__bindgen_anon_4.ipv6_dst = far;
+    // A length makes the kernel answer with the MTU.
+    query.__bindgen_anon_1.tot_len = 1;
+    // SAFETY: the context is the one that the kernel gave; the query lives on the stack for the length of the call.
+    let answer = unsafe { fib_lookup(skb.cast(), query, size_of::<bpf_fib_lookup>() as i32, 0) };
+    let (neighbour, own) = (query.dmac, query.smac);
+    let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
+    hop.address = far;
+    hop.family = F::VERSION as u32;
+    hop.from = from;
+    hop.seen = maps::tick();
+    hop.way.ifindex = if answer == 0 && query.family == F::AF { query.ifindex } else { 0 };
+    // SAFETY: the kernel has written the members if there is a route.
+    unsafe {
+        hop.way.mtu = query.__bindgen_anon_1.mtu_result as u32;
+        hop.neighbour = query.__bindgen_anon_4.ipv6_dst;
+    }
+    hop.way.link[0] = half(neighbour, 0) | half(neighbour, 2) << 16;
+    hop.way.link[1] = half(neighbour, 4) | half(own, 0) << 16;
+    hop.way.link[2] = half(own, 2) | half(own, 4) << 16;
 }
 
 /// Returns `true` if a packet, or each segment of it, is not larger than the route takes.
@@ -302,18 +280,35 @@ fn address(skb: *mut __sk_buff, link: &[u32; 3]) -> bool {
     true
 }
 
-/// Defines a function that the kernel verifies once, and not with each call.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
-    ($family:ty, $address:ty, $name:ident) => {
+    ($family:ty, $address:ty, $send:ident, $ask:ident) => {
         /// Calls [`send`], verified apart from its callers.
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub extern "C" fn $name(skb: *mut __sk_buff, packet: *const Packet<$address>, place: Place) -> i32 {
+        pub extern "C" fn $send(skb: *mut __sk_buff, packet: *const Packet<$address>, place: Place) -> i32 {
             // SAFETY: null, or the caller's.
             unsafe { packet.as_ref() }.map_or(NEXT, |packet| send::<$family>(skb, packet, place))
+        }
+
+        /// Calls [`ask`], verified apart from its callers.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $ask(
+            skb: *mut __sk_buff,
+            packet: *const Packet<$address>,
+            from: u32,
+            end: u32,
+            hop: *mut Hop,
+        ) -> u32 {
+            // SAFETY: null, or the caller's.
+            if let (Some(packet), Some(hop)) = unsafe { (packet.as_ref(), hop.as_mut()) } {
+                ask::<$family>(skb, packet, from, end, hop);
+            }
+            0
         }
     };
 }
 
-once!(V4, u32, forward4);
-once!(V6, [u32; 4], forward6);
+once!(V4, u32, forward4, ask_way4);
+once!(V6, [u32; 4], forward6, ask_way6);

@@ -143,9 +143,9 @@ pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
 /// Number of places of each group that have been taken, see [`ebpf_common::waiting`].
 #[map]
 pub static HELD_NEXT: Array<u32> = Array::with_max_entries(limits::HELD_GROUPS, 0);
-/// Next hops of packets between pods, by the hash of the destination. Not pinned: each is valid for a second.
+/// Ways of packets between pods, by a hash of address and interface. Not pinned: each is valid for a second.
 #[map]
-pub static NEXT_HOPS: Array<Hop> = Array::with_max_entries(limits::NEXT_HOPS, 0);
+pub static NEXT_HOPS: PerCpuArray<Hop> = PerCpuArray::with_max_entries(limits::NEXT_HOPS, 0);
 #[map]
 pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(limits::DEVICES, 0);
 

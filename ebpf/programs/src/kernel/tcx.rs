@@ -1,7 +1,8 @@
 //! Packets on interfaces: those that no local socket made, and the stack's answers to them.
 //!
 //! Rewritten packets bypass the stack if the routing table has a route: the stack would refuse a packet from
-//! one of its own addresses, such as a reply through a node's address.
+//! one of its own addresses, such as a reply through a node's address. So do packets between pods, see
+//! [`super::forward`].
 //!
 //! Rewritten packets are marked in `tc_index`, which the stack keeps and does not use: no interface on their
 //! way out translates them a second time. See [`index`].

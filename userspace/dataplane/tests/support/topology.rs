@@ -49,7 +49,8 @@ impl Topology {
     pub fn new() -> Self {
         sysctl("net/ipv4/ip_forward", "1");
         for (name, peer) in [("up0", "up1"), ("pod0", "pod1"), ("pod2", "pod3")] {
-            ip(&format!("link add {name} type veth peer name {peer}"));
+            // Packets of the tests are for this address.
+            ip(&format!("link add {name} address 02:00:00:00:00:01 type veth peer name {peer}"));
             ip(&format!("link set {name} up"));
             ip(&format!("link set {peer} up"));
         }
