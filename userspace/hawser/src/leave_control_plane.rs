@@ -102,12 +102,8 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     if has_keys {
         clients.extend(others(&data, &known).await?);
     }
-    // This machine's server has stopped: one that answers has the keys, too. Hawser's etcd has them on each member.
-    if has_keys && !record.etcd_started && record.member.is_none() && !anybody_answers(&clients).await {
-        bail!(
-            "no other control node answers, and the keys of the cluster would go with this machine, whose components have \
-             been stopped: start another one and run this again, or use `hawser down`"
-        );
+    if has_keys && !record.etcd_started && record.member.is_none() {
+        check_keys_elsewhere(&clients).await?;
     }
     data.begin_to_leave(&Leaving { node_name: Some(node.clone()), joined: true })?;
     if let Some(member) = record.member.as_ref().filter(|_| has_keys) {
@@ -163,15 +159,19 @@ async fn delete_anywhere(clients: &[Client], node: &str) -> bool {
     false
 }
 
-/// Returns whether an API server answers.
-async fn anybody_answers(clients: &[Client]) -> bool {
+/// Checks that another control node answers, and so has the keys of the cluster, after the server of this machine has
+/// stopped. Members of Hawser's etcd need not be asked: each has them.
+async fn check_keys_elsewhere(clients: &[Client]) -> Result<()> {
     for client in clients {
         let asked = tokio::time::timeout(limits::JOIN_REQUEST, client.apiserver_version()).await;
         if asked.is_ok_and(|answer| answer.is_ok()) {
-            return true;
+            return Ok(());
         }
     }
-    false
+    bail!(
+        "no other control node answers, and the keys of the cluster would go with this machine, whose components have been \
+         stopped: start another one and run this again, or use `hawser down`"
+    )
 }
 
 /// Returns administrators' clients of the API servers that were known.
