@@ -6,7 +6,6 @@ mod egress;
 mod load;
 mod pair;
 mod policy;
-mod readiness;
 mod routes;
 
 pub use load::work as dns_load;
@@ -22,5 +21,4 @@ pub fn run(report: &Report, plan: &Plan) {
     egress::run(report, plan);
     dns::run(report, plan);
     routes::run(report, plan);
-    readiness::run(report, plan);
 }
