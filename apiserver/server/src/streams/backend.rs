@@ -123,7 +123,7 @@ impl Candidate<'_> {
             return None;
         }
         let host = self.ip.parse::<IpAddr>().ok()?.to_string();
-        // As the pod has it, and not the Endpoints, which others may write.
+        // The pod's own field: others may write the Endpoints.
         let node = meta::text(pod, "/spec/nodeName").to_owned();
         let peer = Peer { node, host, port: self.port, transport: asked.transport() };
         let authority = peer.authority();

@@ -43,7 +43,7 @@ impl DeleteOptions {
             Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
         if options.grace.is_some_and(|g| g < 0) {
-            // As in Kubernetes, a negative grace period means at once, but not forced.
+            // A negative grace period means at once, but not forced, as in Kubernetes.
             options.grace = Some(1);
         }
         Ok(options)

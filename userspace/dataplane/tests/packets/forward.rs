@@ -31,7 +31,7 @@ fn prepare<A: Net>(kernel: &mut Kernel, topology: &Topology) {
     ip(&format!("neigh replace {own} lladdr 02:00:00:00:00:05 dev pod0"));
     let pod: IpAddr = A::OTHER_POD.0.into();
     ip(&format!("neigh replace {pod} lladdr 02:00:00:00:00:06 dev pod2"));
-    // What another test asked in this tick, in a namespace of its own, may still be known.
+    // Answers that another test got in this tick, in a namespace of its own, may still be stored.
     for to in [A::REMOTE_POD, A::OTHER_POD] {
         let packet = Packet::tcp((A::LOCAL_POD.0, 51_000), to, ACK);
         eventually(|| leave(kernel, topology, &packet).0 == REDIRECT);

@@ -187,7 +187,7 @@ async fn pod_that_cannot_be_dialled_is_reached_through_the_tunnel_of_its_node() 
     }
     assert_eq!(walled.0.load(Ordering::SeqCst), 1, "dialled once and no more");
     assert_eq!(counts(kubelets.tunnels(), Destination::Pod), [0, 1, 3, 0]);
-    // That pods cannot be dialled says nothing about the kubelet.
+    // The kubelet is dialled independently of the pods.
     assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "kubelet");
     assert_eq!(counts(kubelets.tunnels(), Destination::Kubelet), [0, 1, 1, 0]);
     // A pod whose node is not known, or is another one.
