@@ -35,7 +35,7 @@ pub fn work(server: &str, services: usize) -> Result<()> {
 }
 
 /// Returns a query for the A record of a Service in the namespace `default`, with an identifier of zero.
-fn query(service: &str) -> Vec<u8> {
+pub fn query(service: &str) -> Vec<u8> {
     let mut message = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in [service, "default", "svc", "cluster", "local"] {
         message.push(label.len() as u8);

@@ -6,9 +6,11 @@ mod egress;
 mod load;
 mod pair;
 mod policy;
+mod readiness;
 mod routes;
 
 pub use load::work as dns_load;
+pub use readiness::work as readiness_rounds;
 
 use crate::row::Report;
 use crate::subject::Plan;
@@ -21,4 +23,5 @@ pub fn run(report: &Report, plan: &Plan) {
     egress::run(report, plan);
     dns::run(report, plan);
     routes::run(report, plan);
+    readiness::run(report, plan);
 }
