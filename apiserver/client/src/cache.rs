@@ -4,6 +4,8 @@
 //! so they may neither wait nor work. Readers take `Arc`s from an ordered map, so that equal histories give
 //! equal iteration order.
 
+mod index;
+
 use std::any::{Any, TypeId};
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -22,6 +24,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::index::Indexes;
+pub use self::index::{Index, IndexBy};
 use crate::outage::Outage;
 use crate::readable::Readable;
 
@@ -211,9 +215,29 @@ type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 struct Shared<K> {
     objects: RwLock<BTreeSet<Named<K>>>,
-    handlers: Mutex<Vec<Handler<K>>>,
+    watched: Mutex<Watched<K>>,
     /// Becomes true when the first complete list has arrived.
     synced: watch::Sender<bool>,
+}
+
+/// Everything that follows the changes of a cache.
+struct Watched<K> {
+    indexes: Indexes<K>,
+    handlers: Vec<Handler<K>>,
+}
+
+impl<K> Default for Watched<K> {
+    fn default() -> Self {
+        Self { indexes: Indexes::default(), handlers: Vec::new() }
+    }
+}
+
+impl<K> Watched<K> {
+    /// Updates the indexes, then calls the handlers: work that a handler triggers finds the change in every index.
+    fn notify(&self, change: &Change<K>) {
+        self.indexes.apply(change);
+        self.handlers.iter().for_each(|handler| handler(change));
+    }
 }
 
 /// A read handle on the cached objects of a kind, or on a selection or a projection of them.
@@ -229,7 +253,7 @@ impl<K> Default for Cache<K> {
     fn default() -> Self {
         Self(Arc::new(Shared {
             objects: RwLock::default(),
-            handlers: Mutex::default(),
+            watched: Mutex::default(),
             synced: watch::Sender::new(false),
         }))
     }
@@ -281,13 +305,13 @@ impl<K: Projection> Cache<K> {
     /// Calls `handler` for each existing object and for each change from now on. The handler runs under the
     /// cache's locks: it must return quickly and must not call back into this cache.
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        let mut handlers = lock(&self.0.handlers);
+        let mut watched = lock(&self.0.watched);
         self.read(|objects| {
             for Named(object) in objects {
                 handler(&Change::Applied { old: None, new: Arc::clone(object) });
             }
         });
-        handlers.push(Box::new(handler));
+        watched.handlers.push(Box::new(handler));
     }
 
     fn read<T>(&self, f: impl FnOnce(&BTreeSet<Named<K>>) -> T) -> T {
@@ -300,19 +324,19 @@ impl<K: Projection> Cache<K> {
     }
 
     fn put(&self, kept: K) {
-        let handlers = lock(&self.0.handlers);
+        let watched = lock(&self.0.watched);
         let new = Arc::new(kept);
         let old = self.write(|objects| objects.replace(Named(Arc::clone(&new)))).map(|old| old.0);
         if !old.as_ref().is_some_and(|old| old.is_version_of(&new)) {
-            notify(&handlers, &Change::Applied { old, new });
+            watched.notify(&Change::Applied { old, new });
         }
     }
 
     /// Removes an object as the watch does; public for tests of code that uses a cache.
     pub fn delete(&self, key: &ObjectKey) {
-        let handlers = lock(&self.0.handlers);
+        let watched = lock(&self.0.watched);
         if let Some(old) = self.write(|objects| objects.take(key as &dyn Names)) {
-            notify(&handlers, &Change::Deleted(old.0));
+            watched.notify(&Change::Deleted(old.0));
         }
     }
 
@@ -336,12 +360,6 @@ impl<K: Projection> Cache<K> {
 
     fn write<T>(&self, f: impl FnOnce(&mut BTreeSet<Named<K>>) -> T) -> T {
         f(&mut self.0.objects.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-fn notify<K>(handlers: &[Handler<K>], change: &Change<K>) {
-    for handler in handlers {
-        handler(change);
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use apiserver_client::{Cache, Change, Informers, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Reconcile, WorkQueue, resync, run_workers};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::{Client, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::index::{Pods, Services};
+use crate::index::{Owned, Pods, Services};
 use crate::limits;
 
 /// Shared by all controllers; cheap to clone.
@@ -24,6 +25,7 @@ pub(crate) struct Context {
     pub recorder: Recorder,
     pub config: Arc<Config>,
     pub pods: Pods,
+    pub replica_sets: Owned<ReplicaSet>,
     pub services: Services,
     pub shutdown: CancellationToken,
 }

@@ -1,18 +1,18 @@
-//! Indexes that find the pods of a selector or owner, and the Services of a pod, without scanning all of
-//! them: the latency from readiness to traffic must not grow with the cluster.
+//! Indexes that find the objects of a selector, an owner or a node, and the owners of an object, without scanning
+//! all of them: the latency from readiness to traffic must not grow with the cluster.
 //!
-//! The indexes return candidates only; the caller compares the whole selector with the object in the cache.
-//! They are registered before all other handlers, so that they are up to date when the work that a change
-//! triggers begins.
+//! Those by label return candidates only; the caller compares the whole selector with the object in the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::Resource;
 
-use crate::meta::{Labels, controller_of, namespace, selects_map};
+use crate::meta::{Labels, controller_of, namespace, selects, selects_map};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -21,163 +21,216 @@ fn pair(namespace: &str, (key, value): (&String, &String)) -> Pair {
     (namespace.to_owned(), key.clone(), value.clone())
 }
 
-/// Pods by each of their labels and by their controller.
-#[derive(Clone)]
-pub(crate) struct Pods {
-    cache: Cache<Pod>,
-    index: Arc<RwLock<PodIndex>>,
+/// Index by each label.
+pub(crate) struct ByLabel;
+
+impl<K: Resource> IndexBy<K> for ByLabel {
+    type Value = Pair;
+
+    fn values(object: &K) -> Vec<Pair> {
+        let meta = object.meta();
+        meta.labels.iter().flatten().map(|label| pair(namespace(meta), label)).collect()
+    }
 }
 
-#[derive(Default)]
-struct PodIndex {
-    by_label: BTreeMap<Pair, BTreeSet<String>>,
-    by_owner: BTreeMap<String, BTreeSet<ObjectKey>>,
+/// Index by the UID of the controlling owner.
+pub(crate) struct ByController;
+
+impl<K: Resource> IndexBy<K> for ByController {
+    type Value = String;
+
+    fn values(object: &K) -> Vec<String> {
+        controller_of(object.meta()).map(|owner| owner.uid.clone()).into_iter().collect()
+    }
 }
 
-impl Pods {
-    pub fn new(cache: Cache<Pod>) -> Self {
-        let pods = Self { cache, index: Arc::default() };
-        let index = Arc::clone(&pods.index);
-        pods.cache.on_change(move |change| {
-            let mut index = index.write().unwrap_or_else(PoisonError::into_inner);
-            match change {
-                Change::Applied { old, new } => {
-                    let moved = old.as_ref().is_none_or(|old| {
-                        old.metadata.labels != new.metadata.labels
-                            || old.metadata.owner_references != new.metadata.owner_references
-                    });
-                    if moved {
-                        old.iter().for_each(|old| index.set(old, false));
-                        index.set(new, true);
-                    }
-                }
-                Change::Deleted(pod) => index.set(pod, false),
-            }
-        });
-        pods
+/// Index by the name of the node.
+pub(crate) struct ByNode;
+
+impl IndexBy<Pod> for ByNode {
+    type Value = String;
+
+    fn values(pod: &Pod) -> Vec<String> {
+        pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
+    }
+}
+
+/// Objects that others own, by label and by owner.
+pub(crate) struct Owned<K: Resource> {
+    cache: Cache<K>,
+    by_label: Index<K, ByLabel>,
+    by_controller: Index<K, ByController>,
+}
+
+/// Pods by label and by owner.
+pub(crate) type Pods = Owned<Pod>;
+
+impl<K: Resource> Clone for Owned<K> {
+    fn clone(&self) -> Self {
+        Self {
+            cache: self.cache.clone(),
+            by_label: self.by_label.clone(),
+            by_controller: self.by_controller.clone(),
+        }
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Owned<K> {
+    pub fn new(cache: Cache<K>) -> Self {
+        let (by_label, by_controller) = (cache.index(), cache.index());
+        Self { cache, by_label, by_controller }
     }
 
-    /// Returns the pods that a map selector matches, by name. An empty selector matches none.
-    pub fn selected(&self, namespace: &str, selector: &Labels) -> Vec<Arc<Pod>> {
-        let names = {
-            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            let buckets = selector.iter().map(|label| index.by_label.get(&pair(namespace, label)));
-            // If no pod has one of the labels, no pod matches.
-            let Some(buckets) = buckets.collect::<Option<Vec<_>>>() else { return Vec::new() };
-            buckets.into_iter().min_by_key(|bucket| bucket.len()).cloned().unwrap_or_default()
-        };
-        let pods = names.iter().filter_map(|name| self.cache.get(&ObjectKey::new(namespace, name)));
-        pods.filter(|pod| selects_map(selector, pod.metadata.labels.as_ref())).collect()
+    pub fn cache(&self) -> &Cache<K> {
+        &self.cache
     }
 
-    /// Returns the pods that the owner controls and those that its selector may match, by name.
-    pub fn concerned(&self, namespace: &str, owner: &str, selector: &LabelSelector) -> Vec<Arc<Pod>> {
+    /// Returns the objects that a map selector matches, by name. An empty selector matches none.
+    pub fn selected(&self, namespace: &str, selector: &Labels) -> Vec<Arc<K>> {
+        let pairs = selector.iter().map(|label| pair(namespace, label));
+        let Some(rarest) = pairs.min_by_key(|pair| self.by_label.count(pair)) else { return Vec::new() };
+        let mut objects = self.by_label.get(&rarest);
+        objects.retain(|object| selects_map(selector, object.meta().labels.as_ref()));
+        objects
+    }
+
+    /// Returns the objects that the owner controls and those that its selector may match, by name.
+    pub fn concerned(&self, namespace: &str, owner: &str, selector: &LabelSelector) -> Vec<Arc<K>> {
         let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) else {
             return self.cache.list_namespace(namespace);
         };
-        let picked = self.selected(namespace, labels);
-        let mut found: BTreeMap<ObjectKey, Arc<Pod>> =
-            picked.into_iter().map(|pod| (ObjectKey::of(pod.as_ref()), pod)).collect();
-        found.extend(self.controlled(owner).into_iter().map(|pod| (ObjectKey::of(pod.as_ref()), pod)));
+        let both = self.selected(namespace, labels).into_iter().chain(self.controlled(owner));
+        let found: BTreeMap<ObjectKey, Arc<K>> =
+            both.map(|object| (ObjectKey::of(object.as_ref()), object)).collect();
         found.into_values().collect()
     }
 
-    /// Returns the pods that the owner controls, by name.
-    pub fn controlled(&self, owner: &str) -> Vec<Arc<Pod>> {
-        let keys = {
-            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            index.by_owner.get(owner).cloned().unwrap_or_default()
-        };
-        keys.iter().filter_map(|key| self.cache.get(key)).collect()
+    /// Returns the objects that the owner, given by its UID, controls, by name.
+    pub fn controlled(&self, owner: &str) -> Vec<Arc<K>> {
+        self.by_controller.get(&owner.to_owned())
     }
 }
 
-impl PodIndex {
-    fn set(&mut self, pod: &Pod, present: bool) {
-        let key = ObjectKey::of(pod);
-        for label in pod.metadata.labels.iter().flatten() {
-            set(&mut self.by_label, pair(&key.namespace, label), key.name.clone(), present);
-        }
-        if let Some(owner) = controller_of(&pod.metadata) {
-            set(&mut self.by_owner, owner.uid.clone(), key, present);
-        }
+/// An object that selects others by their labels.
+pub(crate) trait Selects {
+    /// Returns pairs that every selected object has as labels; `None` if the object selects none.
+    fn pairs(&self) -> Option<Vec<(&String, &String)>>;
+
+    /// Returns `true` if an object with these labels is selected.
+    fn matches(&self, labels: Option<&Labels>) -> bool;
+}
+
+impl Selects for Service {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        let selector = self.spec.as_ref()?.selector.as_ref()?;
+        (!selector.is_empty()).then(|| selector.iter().collect())
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| selects_map(selector, labels))
     }
 }
 
-fn set<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: V, present: bool) {
-    if present {
-        map.entry(key).or_default().insert(value);
-    } else if let Some(values) = map.get_mut(&key) {
-        values.remove(&value);
-        if values.is_empty() {
-            map.remove(&key);
-        }
+/// Returns the pairs of a selector; those of one with expressions alone are empty.
+fn pairs_of(selector: &LabelSelector) -> Vec<(&String, &String)> {
+    selector.match_labels.iter().flatten().collect()
+}
+
+impl Selects for ReplicaSet {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
     }
 }
 
-/// Services by one label of their selectors: the rarest when they were seen.
-#[derive(Clone)]
-pub(crate) struct Services {
-    cache: Cache<Service>,
-    index: Arc<RwLock<ServiceIndex>>,
+impl Selects for Deployment {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+/// Objects by one pair of their selectors: the rarest when they were seen.
+pub(crate) struct Selectors<K> {
+    cache: Cache<K>,
+    index: Arc<RwLock<SelectorIndex>>,
+}
+
+/// Services by one pair of their selectors.
+pub(crate) type Services = Selectors<Service>;
+
+impl<K> Clone for Selectors<K> {
+    fn clone(&self) -> Self {
+        Self { cache: self.cache.clone(), index: Arc::clone(&self.index) }
+    }
 }
 
 #[derive(Default)]
-struct ServiceIndex {
+struct SelectorIndex {
+    /// Names of the objects; those without a pair stand under empty ones, which no label is.
     by_pair: BTreeMap<Pair, BTreeSet<String>>,
     pair_of: BTreeMap<ObjectKey, Pair>,
 }
 
-impl Services {
-    pub fn new(cache: Cache<Service>) -> Self {
-        let services = Self { cache, index: Arc::default() };
-        let index = Arc::clone(&services.index);
-        services.cache.on_change(move |change| {
+impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
+    /// Creates the index. It has to be created before handlers are added to the cache that rely on it.
+    pub fn new(cache: Cache<K>) -> Self {
+        let selectors = Self { cache, index: Arc::default() };
+        let index = Arc::clone(&selectors.index);
+        selectors.cache.on_change(move |change| {
             let mut index = index.write().unwrap_or_else(PoisonError::into_inner);
             index.remove(&change.key());
             if let Change::Applied { new, .. } = change {
-                index.insert(new);
+                index.insert(new.as_ref());
             }
         });
-        services
+        selectors
     }
 
-    pub fn cache(&self) -> &Cache<Service> {
+    pub fn cache(&self) -> &Cache<K> {
         &self.cache
     }
 
-    /// Returns the Services that select the pod.
-    pub fn selecting(&self, pod: &Pod) -> Vec<ObjectKey> {
-        let space = namespace(&pod.metadata);
+    /// Returns the keys of the objects that select `object`.
+    pub fn selecting<T: Resource>(&self, object: &T) -> Vec<ObjectKey> {
+        let meta = object.meta();
+        let space = namespace(meta);
         let candidates: BTreeSet<String> = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            let labels = pod.metadata.labels.iter().flatten();
-            labels.filter_map(|label| index.by_pair.get(&pair(space, label))).flatten().cloned().collect()
+            let pairs = meta.labels.iter().flatten().map(|label| pair(space, label));
+            let pairs = pairs.chain([pair(space, (&String::new(), &String::new()))]);
+            pairs.filter_map(|pair| index.by_pair.get(&pair)).flatten().cloned().collect()
         };
         let keys = candidates.into_iter().map(|name| ObjectKey::new(space, &name));
-        keys.filter(|key| {
-            let selector = self.cache.get(key).and_then(|service| service.spec.as_ref()?.selector.clone());
-            selector.is_some_and(|selector| selects_map(&selector, pod.metadata.labels.as_ref()))
-        })
-        .collect()
+        keys.filter(|key| self.cache.get(key).is_some_and(|one| one.matches(meta.labels.as_ref()))).collect()
     }
 }
 
-impl ServiceIndex {
-    fn insert(&mut self, service: &Service) {
-        let key = ObjectKey::of(service);
-        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        let pairs = selector.into_iter().flatten().map(|label| pair(&key.namespace, label));
+impl SelectorIndex {
+    fn insert<K: Resource + Selects>(&mut self, object: &K) {
+        let key = ObjectKey::of(object);
+        let Some(pairs) = object.pairs() else { return };
+        let pairs = pairs.into_iter().map(|label| pair(&key.namespace, label));
         let rarest = pairs.min_by_key(|pair| self.by_pair.get(pair).map_or(0, BTreeSet::len));
-        if let Some(pair) = rarest {
-            set(&mut self.by_pair, pair.clone(), key.name.clone(), true);
-            self.pair_of.insert(key, pair);
-        }
+        let place = rarest.unwrap_or_else(|| pair(&key.namespace, (&String::new(), &String::new())));
+        self.by_pair.entry(place.clone()).or_default().insert(key.name.clone());
+        self.pair_of.insert(key, place);
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        if let Some(pair) = self.pair_of.remove(key) {
-            set(&mut self.by_pair, pair, key.name.clone(), false);
+        let Some(place) = self.pair_of.remove(key) else { return };
+        if let Some(names) = self.by_pair.get_mut(&place) {
+            names.remove(&key.name);
+            if names.is_empty() {
+                self.by_pair.remove(&place);
+            }
         }
     }
 }
@@ -229,6 +282,20 @@ mod tests {
         assert_eq!(names(&pods.concerned("ns", "uid-rs", &selector)), ["orphan", "strayed"]);
         assert_eq!(names(&pods.concerned("ns", "uid-rs", &LabelSelector::default())).len(), 3);
         assert_eq!(names(&pods.controlled("uid-rs")), ["strayed"]);
+    }
+
+    #[test]
+    fn sets_with_expressions_alone_are_candidates_for_all() {
+        let sets = Selectors::<ReplicaSet>::new(Cache::default());
+        let mut set = crate::testing::replica_set("rs", 1);
+        let selector: LabelSelector = serde_json::from_value(serde_json::json!({
+            "matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "shop"]}]
+        }))
+        .unwrap();
+        set.spec.as_mut().unwrap().selector = selector;
+        sets.cache.apply(set);
+        let found = |label| sets.selecting(&labelled("p", &[("app", label)], "9")).len();
+        assert_eq!((found("shop"), found("other")), (1, 0));
     }
 
     #[test]

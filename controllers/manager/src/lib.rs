@@ -83,9 +83,11 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     let client = informers.client().clone();
     let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
     let pods = index::Pods::new(informers.cache());
-    let services = index::Services::new(informers.cache());
+    let (replica_sets, services) =
+        (index::Owned::new(informers.cache()), index::Services::new(informers.cache()));
     let config = Arc::new(config);
-    let context = Context { client, informers, ambient, recorder, config, pods, services, shutdown };
+    let context =
+        Context { client, informers, ambient, recorder, config, pods, replica_sets, services, shutdown };
     let mut tasks = Tasks::new();
     start_all(&context, &mut tasks);
     info!("controllers started");

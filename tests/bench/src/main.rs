@@ -120,7 +120,9 @@ fn work(args: &[&str]) -> Result<()> {
             memory::populate(kubeconfig, services.parse()?, endpoints.parse()?)
         }
         ["queries", server, services] => network::dns_load(server, services.parse()?),
-        ["readiness", kubeconfig, pod, service, dns] => network::readiness_rounds(kubeconfig, pod, service, dns),
+        ["readiness", kubeconfig, pod, service, dns] => {
+            network::readiness_rounds(kubeconfig, pod, service, dns)
+        }
         ["echo", directory, bytes] => api::echo(directory, bytes.parse()?),
         ["fill", directory, from, to] => api::fill(directory, from.parse()?, to.parse()?),
         ["lists", directory, pods, rounds] => {

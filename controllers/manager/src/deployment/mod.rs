@@ -22,6 +22,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::context::{Context, Tasks};
+use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, is_controlled_by, is_deleted, name, namespace, uid};
 use crate::{limits, patch};
 use plan::{Action, Input, plan};
@@ -30,18 +31,18 @@ use plan::{Action, Input, plan};
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("deployment");
     let deployments = context.informers.cache::<Deployment>();
-    let sets = context.informers.cache::<ReplicaSet>();
-    let pods = context.informers.cache::<Pod>();
+    let sets = context.replica_sets.cache().clone();
+    let pods = context.pods.cache().clone();
+    follow_sets(&sets, &Selectors::new(deployments.clone()), &queue);
     context.feed(tasks, &deployments, &queue);
-    follow_sets(&sets, &deployments, &queue);
     follow_pods(&pods, &sets, &queue);
     let controller = Deployments {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
         recorder: context.recorder.named("deployment-controller"),
         deployments: deployments.clone(),
-        sets: sets.clone(),
-        pods: pods.clone(),
+        sets: context.replica_sets.clone(),
+        pods: context.pods.clone(),
     };
     context.start(tasks, queue, controller, async move {
         deployments.synced().await;
@@ -50,7 +51,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-fn follow_sets(sets: &Cache<ReplicaSet>, deployments: &Cache<Deployment>, queue: &WorkQueue<ObjectKey>) {
+fn follow_sets(sets: &Cache<ReplicaSet>, deployments: &Selectors<Deployment>, queue: &WorkQueue<ObjectKey>) {
     let (deployments, queue) = (deployments.clone(), queue.clone());
     sets.on_change(move |change| {
         let mut owned = false;
@@ -65,12 +66,7 @@ fn follow_sets(sets: &Cache<ReplicaSet>, deployments: &Cache<Deployment>, queue:
             return;
         }
         let set = change.object();
-        for deployment in deployments.list_namespace(namespace(&set.metadata)) {
-            let selector = deployment.spec.as_ref().map(|spec| &spec.selector);
-            if selector.is_some_and(|selector| meta::selects(selector, set.metadata.labels.as_ref())) {
-                queue.add(ObjectKey::of(deployment.as_ref()));
-            }
-        }
+        deployments.selecting(set.as_ref()).into_iter().for_each(|key| queue.add(key));
     });
 }
 
@@ -91,8 +87,8 @@ struct Deployments {
     ambient: Ambient,
     recorder: Recorder,
     deployments: Cache<Deployment>,
-    sets: Cache<ReplicaSet>,
-    pods: Cache<Pod>,
+    sets: Owned<ReplicaSet>,
+    pods: Pods,
 }
 
 impl Reconcile for Deployments {
@@ -101,13 +97,14 @@ impl Reconcile for Deployments {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(deployment) = self.deployments.get(key) else { return Ok(Outcome::Done) };
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
-        let claims =
-            meta::claim(&deployment.metadata, &spec.selector, self.sets.list_namespace(&key.namespace));
+        let candidates = self.sets.concerned(&key.namespace, uid(&deployment.metadata), &spec.selector);
+        let claims = meta::claim(&deployment.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changes of the ReplicaSets trigger the next reconciliation.
             return self.claim_replica_sets(&deployment, claims).await.map(|()| Outcome::Done);
         }
-        let pods = self.pods.list_namespace(&key.namespace);
+        let pods: Vec<_> =
+            claims.owned.iter().flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect();
         let input =
             Input { deployment: &deployment, sets: claims.owned, pods: &pods, now: self.ambient.now() };
         let plan = plan(&input);

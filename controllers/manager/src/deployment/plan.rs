@@ -24,7 +24,7 @@ pub(super) struct Input<'a> {
     pub deployment: &'a Deployment,
     /// ReplicaSets that the Deployment controls.
     pub sets: Vec<Arc<ReplicaSet>>,
-    /// All pods of the namespace; used only for `Recreate`.
+    /// The pods of all sets; used only for `Recreate`.
     pub pods: &'a [Arc<Pod>],
     pub now: Timestamp,
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -41,7 +41,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         services: services.clone(),
         pods: context.pods.clone(),
         nodes: nodes.clone(),
-        slices: slices.clone(),
+        slices: slices.index(),
         known: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move {
@@ -62,11 +62,11 @@ pub(crate) fn follow_pods(
     let (services, queue) = (services.clone(), queue.clone());
     pods.on_change(move |change| {
         let new = change.object();
-        services.selecting(new).into_iter().for_each(|key| queue.add_after(key, pause));
+        services.selecting(new.as_ref()).into_iter().for_each(|key| queue.add_after(key, pause));
         if let Change::Applied { old: Some(old), .. } = change
             && old.metadata.labels != new.metadata.labels
         {
-            services.selecting(old).into_iter().for_each(|key| queue.add_after(key, pause));
+            services.selecting(old.as_ref()).into_iter().for_each(|key| queue.add_after(key, pause));
         }
     });
 }
@@ -87,12 +87,24 @@ fn service_of(slice: &EndpointSlice) -> Option<&str> {
     labels.get(SERVICE_NAME).filter(|_| ours).map(String::as_str)
 }
 
+/// Index by the Service whose endpoints the EndpointSlice controller writes there.
+struct ByService;
+
+impl IndexBy<EndpointSlice> for ByService {
+    type Value = ObjectKey;
+
+    fn values(slice: &EndpointSlice) -> Vec<ObjectKey> {
+        let service = service_of(slice);
+        service.map(|service| ObjectKey::new(namespace(&slice.metadata), service)).into_iter().collect()
+    }
+}
+
 struct Slices {
     client: Client,
     services: Cache<Service>,
     pods: Pods,
     nodes: Cache<Node>,
-    slices: Cache<EndpointSlice>,
+    slices: Index<EndpointSlice, ByService>,
     known: Mutex<BTreeMap<ObjectKey, Known>>,
 }
 
@@ -152,8 +164,8 @@ impl Slices {
     }
 
     fn existing(&self, key: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
-        let mut slices = self.slices.list_namespace(&key.namespace);
-        slices.retain(|slice| service_of(slice) == Some(key.name.as_str()) && !is_deleted(&slice.metadata));
+        let mut slices = self.slices.get(key);
+        slices.retain(|slice| !is_deleted(&slice.metadata));
         slices
     }
 

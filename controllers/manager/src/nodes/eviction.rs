@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
@@ -16,6 +16,7 @@ use kube::{Api, Client};
 
 use super::health::NO_EXECUTE;
 use crate::context::{Context, Tasks};
+use crate::index::ByNode;
 use crate::meta::{is_deleted, name, namespace};
 use crate::patch;
 use crate::pods::{node_name, until};
@@ -42,7 +43,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
         ambient: context.ambient.clone(),
         recorder: context.recorder.named("taint-eviction-controller"),
         nodes: nodes.clone(),
-        pods: pods.clone(),
+        pods: pods.index(),
         first_seen: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move {
@@ -76,7 +77,7 @@ struct Evictions {
     ambient: Ambient,
     recorder: Recorder,
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Index<Pod, ByNode>,
     /// Times at which taints without a time were first seen, by node.
     first_seen: Mutex<BTreeMap<String, BTreeMap<String, Timestamp>>>,
 }
@@ -93,7 +94,7 @@ impl Reconcile for Evictions {
         }
         let mut next: Option<Timestamp> = None;
         let mut results = Vec::new();
-        for pod in self.pods.list().into_iter().filter(|pod| node_name(pod) == key.name) {
+        for pod in self.pods.get(&key.name) {
             if is_deleted(&pod.metadata) || is_finished(&pod) {
                 continue;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apiserver_client::cache::Selection;
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::nodes;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use super::health::{self, Plan, View};
 use crate::config::Config;
 use crate::context::{Context, Tasks};
+use crate::index::ByNode;
 use crate::meta::{name, namespace};
 use crate::patch;
-use crate::pods::node_name;
 
 const LEASES: &str = "kube-node-lease";
 
@@ -40,7 +40,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
         recorder: context.recorder.named("node-controller"),
         config: Arc::clone(&context.config),
         nodes: nodes.clone(),
-        pods: pods.clone(),
+        pods: pods.index(),
         heartbeats,
     };
     context.start(tasks, queue, controller, async move {
@@ -173,7 +173,7 @@ struct Lifecycle {
     recorder: Recorder,
     config: Arc<Config>,
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Index<Pod, ByNode>,
     heartbeats: Arc<Heartbeats>,
 }
 
@@ -227,9 +227,9 @@ impl Lifecycle {
 
     /// Marks the pods of a lost node as not ready, which removes them from their Services. If the kubelet is
     /// alive, it restores their status once it can.
-    async fn mark_pods(&self, node: &str, now: Timestamp) -> Result<()> {
+    async fn mark_pods(&self, node: &String, now: Timestamp) -> Result<()> {
         let mut results = Vec::new();
-        for pod in self.pods.list().into_iter().filter(|pod| node_name(pod) == node) {
+        for pod in self.pods.get(node) {
             let Some(new) = unready(&pod, now) else { continue };
             let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
             let written = patch::update_status(&api, pod.as_ref(), &new).await.map(drop);

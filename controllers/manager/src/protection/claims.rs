@@ -1,6 +1,6 @@
 //! Protection of PersistentVolumeClaims that pods use.
 
-use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
 use apiserver_meta::finalizers::CLAIM;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
@@ -25,17 +25,29 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
             claims.for_each(|claim| freed.add(ObjectKey::new(namespace(&pod.metadata), &claim)));
         }
     });
-    let controller = Claims { client: context.client.clone(), claims: claims.clone(), pods: pods.clone() };
+    let controller = Claims { client: context.client.clone(), claims: claims.clone(), pods: pods.index() };
     context.start(tasks, queue, controller, async move {
         claims.synced().await;
         pods.synced().await;
     });
 }
 
+/// Index by the PersistentVolumeClaims behind the volumes.
+struct ByClaim;
+
+impl IndexBy<Pod> for ByClaim {
+    type Value = ObjectKey;
+
+    fn values(pod: &Pod) -> Vec<ObjectKey> {
+        let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
+        claims.map(|claim| ObjectKey::new(namespace(&pod.metadata), &claim)).collect()
+    }
+}
+
 struct Claims {
     client: Client,
     claims: Cache<PersistentVolumeClaim>,
-    pods: Cache<Pod>,
+    pods: Index<Pod, ByClaim>,
 }
 
 impl Reconcile for Claims {
@@ -58,7 +70,7 @@ impl Claims {
     /// that is removed too early loses data.
     async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool> {
         let namespace = namespace(&claim.metadata);
-        if self.pods.list_namespace(namespace).iter().any(|pod| uses(pod, claim)) {
+        if self.pods.any(&ObjectKey::of(claim), |pod| uses(pod, claim)) {
             return Ok(true);
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

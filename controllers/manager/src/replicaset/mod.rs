@@ -18,7 +18,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::index::Pods;
+use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, uid};
 use crate::patch;
 use expectations::Expectations;
@@ -27,16 +27,16 @@ use plan::{Action, Input, new_pod, next_available, plan, status};
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("replicaset");
-    let sets = context.informers.cache::<ReplicaSet>();
-    let pods = context.informers.cache::<Pod>();
+    let sets = context.replica_sets.cache().clone();
+    let pods = context.pods.cache().clone();
     let expectations = Arc::new(Expectations::default());
+    follow_pods(&pods, &Selectors::new(sets.clone()), &queue, &expectations);
     context.feed(tasks, &sets, &queue);
-    follow_pods(&pods, &sets, &queue, &expectations);
     let controller = ReplicaSets {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
         recorder: context.recorder.named("replicaset-controller"),
-        sets: sets.clone(),
+        sets: context.replica_sets.clone(),
         pods: context.pods.clone(),
         expectations,
     };
@@ -48,7 +48,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 
 fn follow_pods(
     pods: &Cache<Pod>,
-    sets: &Cache<ReplicaSet>,
+    sets: &Selectors<ReplicaSet>,
     queue: &WorkQueue<ObjectKey>,
     expectations: &Arc<Expectations>,
 ) {
@@ -75,23 +75,18 @@ fn follow_pods(
 }
 
 /// Enqueues the ReplicaSets that may adopt a pod without a controller.
-fn offer(pod: &Pod, sets: &Cache<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
+fn offer(pod: &Pod, sets: &Selectors<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
     if controller_of(&pod.metadata).is_some() || is_deleted(&pod.metadata) {
         return;
     }
-    for set in sets.list_namespace(namespace(&pod.metadata)) {
-        let selector = set.spec.as_ref().map(|spec| &spec.selector);
-        if selector.is_some_and(|selector| meta::selects(selector, pod.metadata.labels.as_ref())) {
-            queue.add(ObjectKey::of(set.as_ref()));
-        }
-    }
+    sets.selecting(pod).into_iter().for_each(|key| queue.add(key));
 }
 
 struct ReplicaSets {
     client: Client,
     ambient: Ambient,
     recorder: Recorder,
-    sets: Cache<ReplicaSet>,
+    sets: Owned<ReplicaSet>,
     pods: Pods,
     expectations: Arc<Expectations>,
 }
@@ -100,7 +95,7 @@ impl Reconcile for ReplicaSets {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
-        let Some(set) = self.sets.get(key) else {
+        let Some(set) = self.sets.cache().get(key) else {
             self.expectations.forget(key);
             return Ok(Outcome::Done);
         };
@@ -144,10 +139,7 @@ impl ReplicaSets {
         let Some(owner) = controller_of(&set.metadata) else {
             return self.pods.controlled(uid(&set.metadata));
         };
-        let sets = self.sets.list_namespace(namespace(&set.metadata)).into_iter();
-        let family = sets.filter(|other| {
-            controller_of(&other.metadata).is_some_and(|other_owner| other_owner.uid == owner.uid)
-        });
+        let family = self.sets.controlled(&owner.uid).into_iter();
         family.flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect()
     }
 
