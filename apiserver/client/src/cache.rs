@@ -12,11 +12,13 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
 use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
@@ -66,7 +68,7 @@ impl fmt::Display for ObjectKey {
 /// `managedFields`); a reader that needs little of many objects defines a projection of its own.
 pub trait Projection: Sized + 'static {
     /// The object as the API has it.
-    type Object;
+    type Object: Resource;
 
     /// Extracts the part that is stored.
     fn project(object: Self::Object) -> Self;
@@ -200,7 +202,8 @@ impl<K: Projection> Ord for Named<K> {
 
 /// A list that is being received.
 struct Listing<K> {
-    read: Vec<K>,
+    /// Objects with their versions.
+    read: Vec<(K, u64)>,
     /// Keys of objects that exist but cannot be deserialized.
     unreadable: BTreeSet<ObjectKey>,
 }
@@ -216,6 +219,8 @@ type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 struct Shared<K> {
     objects: RwLock<BTreeSet<Named<K>>>,
     watched: Mutex<Watched<K>>,
+    /// The newest version of an object that the cache has shown.
+    newest: AtomicU64,
     /// Becomes true when the first complete list has arrived.
     synced: watch::Sender<bool>,
 }
@@ -254,6 +259,7 @@ impl<K> Default for Cache<K> {
         Self(Arc::new(Shared {
             objects: RwLock::default(),
             watched: Mutex::default(),
+            newest: AtomicU64::new(0),
             synced: watch::Sender::new(false),
         }))
     }
@@ -318,15 +324,24 @@ impl<K: Projection> Cache<K> {
         f(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Applies an object as the watch does; public for tests of code that uses a cache.
-    pub fn apply(&self, object: K::Object) {
-        self.put(K::project(object));
+    /// Returns `true` if the cache shows everything that happened to its objects up to `version`, which an answer of
+    /// the API server named: a reader that has written an object in that version finds it, or what came after it.
+    /// After a new list this may be `false` until the next change, because the version of the list is not known.
+    pub fn has_seen(&self, version: u64) -> bool {
+        self.0.newest.load(AtomicOrdering::Acquire) >= version
     }
 
-    fn put(&self, kept: K) {
+    /// Applies an object as the watch does; public for tests of code that uses a cache.
+    pub fn apply(&self, object: K::Object) {
+        let version = version_of(object.meta());
+        self.put(K::project(object), version);
+    }
+
+    fn put(&self, kept: K, version: u64) {
         let watched = lock(&self.0.watched);
         let new = Arc::new(kept);
         let old = self.write(|objects| objects.replace(Named(Arc::clone(&new)))).map(|old| old.0);
+        self.0.newest.fetch_max(version, AtomicOrdering::Release);
         if !old.as_ref().is_some_and(|old| old.is_version_of(&new)) {
             watched.notify(&Change::Applied { old, new });
         }
@@ -334,8 +349,15 @@ impl<K: Projection> Cache<K> {
 
     /// Removes an object as the watch does; public for tests of code that uses a cache.
     pub fn delete(&self, key: &ObjectKey) {
+        self.take(key, 0);
+    }
+
+    /// Removes an object whose deletion has this version.
+    fn take(&self, key: &ObjectKey, version: u64) {
         let watched = lock(&self.0.watched);
-        if let Some(old) = self.write(|objects| objects.take(key as &dyn Names)) {
+        let old = self.write(|objects| objects.take(key as &dyn Names));
+        self.0.newest.fetch_max(version, AtomicOrdering::Release);
+        if let Some(old) = old {
             watched.notify(&Change::Deleted(old.0));
         }
     }
@@ -345,15 +367,15 @@ impl<K: Projection> Cache<K> {
         let Listing { read: listed, unreadable } = listing;
         let gone: Vec<_> = {
             let unreadable = unreadable.iter().map(|key| (key.namespace.as_str(), key.name.as_str()));
-            let keep: BTreeSet<_> = listed.iter().map(K::names).chain(unreadable).collect();
+            let keep: BTreeSet<_> = listed.iter().map(|(kept, _)| kept.names()).chain(unreadable).collect();
             let gone = |object: &&Named<K>| !keep.contains(&object.names());
             self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
         };
         for key in gone {
             self.delete(&key);
         }
-        for kept in listed {
-            self.put(kept);
+        for (kept, version) in listed {
+            self.put(kept, version);
         }
         self.0.synced.send_replace(true);
     }
@@ -496,7 +518,10 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
         Event::InitApply(object) => {
             let key = ObjectKey::of(&object);
             match object.object() {
-                Some(object) => listing.read.push(K::project(trimmed(object))),
+                Some(object) => {
+                    let version = version_of(object.meta());
+                    listing.read.push((K::project(trimmed(object)), version));
+                }
                 None => drop(listing.unreadable.insert(key)),
             }
         }
@@ -506,8 +531,14 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
                 cache.apply(trimmed(object));
             }
         }
-        Event::Delete(object) => cache.delete(&ObjectKey::of(&object)),
+        Event::Delete(object) => cache.take(&ObjectKey::of(&object), version_of(object.meta())),
     }
+}
+
+/// Returns the version of an object, a number that grows with each change of any object of its kind (KEP-5504); 0 if it
+/// has none.
+pub fn version_of(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Drops `managedFields`, which take up half of an object's memory and are not used by any reader.

@@ -12,7 +12,7 @@ mod refusal;
 pub mod servers;
 pub mod transport;
 
-pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection};
+pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection, version_of};
 pub use events::Recorder;
 pub use latest::Latest;
 pub use readable::Readable;

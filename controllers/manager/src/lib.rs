@@ -17,6 +17,7 @@ mod deployment;
 mod discovery;
 mod endpoints;
 mod endpointslice;
+mod endpointslicemirroring;
 mod garbage;
 mod hash;
 mod index;
@@ -38,6 +39,7 @@ mod replicaset;
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
 mod serviceaccount;
+mod slices;
 #[cfg(test)]
 mod testing;
 
@@ -108,6 +110,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     replicaset::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
+    endpointslicemirroring::start(context, tasks);
     namespaces::start(context, tasks);
     garbage::start(context, tasks);
     podgc::start(context, tasks);

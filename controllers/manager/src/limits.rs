@@ -22,8 +22,8 @@ pub const ENDPOINTS_ADDRESSES: usize = 1000;
 /// Time for which changes of pods are batched into one write of an Endpoints object, which is always written
 /// as a whole. EndpointSlices, which carry the traffic, are written immediately.
 pub const ENDPOINTS_PAUSE: Duration = Duration::from_millis(100);
-/// Time after which a slice that we wrote but the cache does not show is considered deleted.
-pub const UNSEEN_SLICE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of addresses of one subset of an Endpoints object that are mirrored to an EndpointSlice.
+pub const MIRRORED_ADDRESSES: usize = 1000;
 
 /// Time without a heartbeat after which a node becomes `Unknown`.
 pub const NODE_GRACE: Duration = Duration::from_secs(40);

@@ -76,17 +76,15 @@ where
     difference(&encoded(old, Part::Main), &encoded(new, Part::Main)).map(|patch| versioned(old, patch))
 }
 
-/// Writes everything but the status of `new` over `old`; returns whether anything was written.
-pub(crate) async fn update<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
+/// Writes everything but the status of `new` over `old`; returns the object as written, `None` if nothing differed.
+pub(crate) async fn update<K>(api: &Api<K>, old: &K, new: &K) -> Result<Option<K>>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
 {
-    let Some(patch) = of(old, new) else { return Ok(false) };
+    let Some(patch) = of(old, new) else { return Ok(None) };
     let name = old.name_any();
-    api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .attempt(|| format!("update {} {name}", K::kind(&())))?;
-    Ok(true)
+    let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    written.attempt(|| format!("update {} {name}", K::kind(&()))).map(Some)
 }
 
 /// Writes the status of `new` over `old`; returns whether anything was written.

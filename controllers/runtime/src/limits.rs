@@ -7,6 +7,9 @@ pub const MIN_BACKOFF: Duration = Duration::from_millis(5);
 /// Maximum back-off after failed attempts at an item (16 min 40 s, as in Kubernetes).
 pub const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 
+/// Time after which a write that the cache has not shown no longer delays decisions.
+pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
+
 /// Back-off from which a missing object is logged as a warning. Before that the object has probably been
 /// deleted, and the watch event is on its way.
 pub const QUIET_PAUSE: Duration = Duration::from_secs(1);

@@ -88,6 +88,15 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "create discovery.k8s.io endpointslices/restricted",
         ],
     ),
+    (
+        "endpointslicemirroring-controller",
+        &[
+            "READ core endpoints,services",
+            "patch,update core services/finalizers,endpoints/finalizers",
+            "READ,create,update,patch,delete discovery.k8s.io endpointslices",
+            "create discovery.k8s.io endpointslices/restricted",
+        ],
+    ),
     ("generic-garbage-collector", &["READ,patch,update,delete * *"]),
     (
         "job-controller",

@@ -10,7 +10,30 @@ fn config_map(name: &str, version: &str) -> ConfigMap {
 }
 
 fn listing(read: Vec<ConfigMap>) -> Listing<ConfigMap> {
-    Listing { read, ..Listing::default() }
+    let read = read.into_iter().map(|object| {
+        let version = version_of(&object.metadata);
+        (object, version)
+    });
+    Listing { read: read.collect(), ..Listing::default() }
+}
+
+#[test]
+fn versions_are_seen_when_handlers_run_for_objects_lists_and_deletions() {
+    let cache = Cache::<ConfigMap>::default();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (log, view) = (Arc::clone(&seen), cache.clone());
+    cache.on_change(move |change| lock(&log).push(view.has_seen(version_of(&change.object().metadata))));
+    let mut list = Listing::default();
+    let object = |version: &str| Readable::Object(Box::new(config_map("a", version)));
+    apply_event(&cache, &mut list, Event::Apply(object("7")));
+    assert_eq!((cache.has_seen(7), cache.has_seen(8)), (true, false));
+    for event in [Event::Init, Event::InitApply(object("9")), Event::InitDone] {
+        apply_event(&cache, &mut list, event);
+    }
+    assert_eq!((cache.has_seen(9), cache.has_seen(10)), (true, false));
+    apply_event(&cache, &mut list, Event::Delete(object("12")));
+    assert!(cache.has_seen(12));
+    assert_eq!(*lock(&seen), [true, true, true]);
 }
 
 #[test]

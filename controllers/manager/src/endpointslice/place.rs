@@ -13,20 +13,11 @@ use super::desired::{Desired, Family, Group, families};
 use crate::limits::ENDPOINTS_PER_SLICE;
 use crate::meta::{Labels, controller_reference, name};
 use crate::ports::ResolvedPort;
+use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
 
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-
-/// A request to the API.
-#[derive(Debug, PartialEq)]
-pub(super) enum Action {
-    Create(Box<EndpointSlice>),
-    Update { old: Arc<EndpointSlice>, new: Box<EndpointSlice> },
-    Delete(Arc<EndpointSlice>),
-}
 
 /// A slice that is being filled. `read` is `None` for a new one.
 struct Draft {

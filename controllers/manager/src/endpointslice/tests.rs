@@ -7,8 +7,9 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::desired::desired;
-use super::place::{Action, CONTROLLER, HEADLESS, MANAGED_BY, SERVICE_NAME, place};
+use super::place::{CONTROLLER, HEADLESS, place};
 use crate::meta::{controller_reference, name};
+use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
 use crate::testing::{labels, meta, node, running, set_ready, time};
 
 fn service(target: IntOrString) -> Service {
