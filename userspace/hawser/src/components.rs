@@ -110,7 +110,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let (client, ambient, node) = (
         connect(&kubeconfig, "kubelet").await?,
         Ambient::system(),
-        Node::from_args(node, &networks.cluster_cidrs),
+        Node::from_args(node, &networks.cluster_cidrs)?,
     );
     data.remember(&node.made(None, &runtime))?;
     let serving = match (tls_cert_file, tls_private_key_file) {

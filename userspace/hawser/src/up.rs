@@ -191,7 +191,7 @@ pub async fn cluster(
         proxy,
         dns,
     } = args;
-    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs), Ambient::system());
+    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs)?, Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
