@@ -292,6 +292,7 @@ pub fn network(
             node_ips: node.ips.clone(),
             vni: *vxlan_vni,
             port: *vxlan_port,
+            state_dir: None,
         },
     };
     config.validate().context("the pod network's configuration cannot be used")?;

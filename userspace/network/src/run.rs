@@ -33,7 +33,8 @@ pub struct Clients {
 /// Pods with an address of an earlier podCIDR keep it; the node's own goes once there are none. With the mode `none`,
 /// it removes its configuration of the runtime and its routes, and does nothing else.
 pub async fn run(config: Config, clients: Clients, ambient: Ambient, shutdown: CancellationToken) {
-    let (peers, name) = (config.peers.clone(), config.node_name.clone());
+    let (mut peers, name) = (config.peers.clone(), config.node_name.clone());
+    peers.state_dir = Some(config.state_dir.clone());
     let none = peers.mode == Mode::None;
     let follow = follow(peers, name, clients.nodes, ambient.clone(), shutdown.clone());
     if none {

@@ -11,8 +11,9 @@ use futures::FutureExt;
 use rustix::net::sockopt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use userspace_network::netns::block_on;
 use userspace_network::peers::Mode;
-use userspace_network::{Clients, run};
+use userspace_network::{Clients, prepare, run};
 
 use crate::lab::{Lab, Outer, Stream, node_ip, object, ranges};
 use crate::machine::{Namespace, TIMEOUT, exchange, output, wait_for};
@@ -351,6 +352,24 @@ fn a_hostile_node_changes_no_route() {
     first.wait_for_routes(2);
     let after = first.node.namespace.ip("route show table all");
     assert_eq!(before, after);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn address_of_a_user_on_the_loopback_interface_keeps_a_range_out_and_one_left_of_a_range_does_not() {
+    let lab = Lab::new(2, Mode::Auto, Outer::V4);
+    let first = lab.member(1);
+    first.wait_for_routes(2);
+    // A user's service listens on an address of its own; later the node had the second range for a while.
+    first.node.namespace.ip("addr add 10.77.40.1/32 dev lo");
+    let former = ["10.77.41.0/24".parse().unwrap()];
+    first.node.namespace.run(|| block_on(prepare(&first.node.config, &former)).unwrap().unwrap());
+    for (name, range) in [("user", "10.77.40.0/24"), ("left", "10.77.41.0/24")] {
+        first.nodes.apply(object(name, 30, &[range.to_owned()], &["192.0.2.66".parse().unwrap()]));
+    }
+    first.wait_for_routes(3);
+    let routes = first.routes();
+    assert!(routes.contains("10.77.41.0/24 via 192.0.2.66") && !routes.contains("10.77.40.0/24"), "{routes}");
 }
 
 #[test]
