@@ -18,7 +18,8 @@ use kubelet_cri::Runtime;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::{
-    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist, tracked::TrackedPod,
+    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist,
+    restrictions::Restrictions, tracked::TrackedPod,
 };
 
 /// An image pull in progress, and its result once it has finished.
@@ -36,6 +37,8 @@ pub(crate) struct Agent {
     pub services: Cache<Service>,
     /// Cache of this kubelet's own Node object.
     pub nodes: Cache<Node>,
+    /// Restrictions of the Node, for the next object of it.
+    pub restrictions: Arc<Restrictions>,
     /// Addresses of the node, primary IP family first.
     pub host_ips: Vec<String>,
     /// Resources of the node that are available to pods.

@@ -29,6 +29,7 @@ use crate::{
     objects::Objects,
     pleg,
     pod::sysctl::{Allowlist, PatternError},
+    restrictions::Restrictions,
     server, storage,
 };
 
@@ -69,6 +70,10 @@ pub async fn run(
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let selection =
         Selection { fields: format!("spec.nodeName={}", config.node_name), ..Selection::default() };
+    let nodes = informers.select::<Node>(Selection {
+        fields: format!("metadata.name={}", config.node_name),
+        ..Selection::default()
+    });
     let agent = Arc::new(Agent {
         recorder: Recorder::new(
             client.clone(),
@@ -79,10 +84,8 @@ pub async fn run(
         ),
         objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
         services: informers.cache::<Service>(),
-        nodes: informers.select::<Node>(Selection {
-            fields: format!("metadata.name={}", config.node_name),
-            ..Selection::default()
-        }),
+        restrictions: Restrictions::of(&nodes),
+        nodes,
         allocatable: node::capacity(&config, &info),
         host_ips,
         sysctls,
