@@ -106,6 +106,19 @@ impl Agent {
         })
     }
 
+    /// Returns why the address of a pod leads to another node, if it does: none of the node's ranges has it any more.
+    pub(crate) fn lost_address(&self, tracked: &TrackedPod) -> Option<String> {
+        let ranges = self.config.pod_ranges.borrow();
+        let state = tracked.state();
+        let sandbox = state.runtime.ready_sandbox().filter(|_| !pod::host_network(&state.pod))?;
+        let lost = pod::address::outside(&pod::address::read(&sandbox.ips), &ranges)?;
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "The pod's address {lost} is in none of the node's podCIDRs any more, {}",
+            ranges.join(", ")
+        ))
+    }
+
     /// Returns the labels of the Node, including those set by others; `None` before the Node is known.
     pub(crate) fn node_labels(&self) -> Option<BTreeMap<String, String>> {
         let node = self.nodes.get(&ObjectKey::new("", &self.config.node_name))?;

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use apiserver_meta::identity::Identity;
-use tokio::net::TcpListener;
+use ipnetwork::IpNetwork;
+use tokio::{net::TcpListener, sync::watch};
 use userspace_daemon::tls::CertificateAndKey;
 
 use crate::{certificates::Serving, eviction::Thresholds, own_pods::OwnPods, pod::resolv::ClusterDns};
@@ -42,6 +43,9 @@ pub struct Config {
     pub client_authority: Option<ClientAuthority>,
     /// Shows the kubelet's pods to others once it runs.
     pub own_pods: OwnPods,
+    /// The ranges that the node's pods have addresses of; empty while they are not known, and if another component
+    /// chooses addresses. A pod with an address outside of them gets a new sandbox.
+    pub pod_ranges: watch::Receiver<Vec<IpNetwork>>,
 }
 
 /// Returns the user that a client certificate (DER) names, if it names one. The certificate has already been
@@ -75,6 +79,7 @@ impl Config {
             rotated_serving: None,
             client_authority: None,
             own_pods: OwnPods::default(),
+            pod_ranges: watch::channel(Vec::new()).1,
         }
     }
 }

@@ -272,7 +272,7 @@ pub fn network(
     (args, networks, await_policies): (&PodNetwork, &Networks, bool),
     clients: userspace_network::Clients,
     around: &Surroundings<'_>,
-) -> Result<JoinHandle<()>> {
+) -> Result<RunningNetwork> {
     let Surroundings { ambient, stop } = around;
     let PodNetwork { pod_network, vxlan_vni, vxlan_port, cni_conf_dir: _, cni_bin_dir: _ } = args;
     let config = userspace_network::Config {
@@ -296,7 +296,16 @@ pub fn network(
         },
     };
     config.validate().context("the pod network's configuration cannot be used")?;
-    Ok(tokio::spawn(userspace_network::run(config, clients, (*ambient).clone(), (*stop).clone())))
+    let (shown, ranges) = watch::channel(Vec::new());
+    let run = userspace_network::run(config, clients, shown, (*ambient).clone(), (*stop).clone());
+    Ok(RunningNetwork { ended: tokio::spawn(run), ranges })
+}
+
+/// A pod network that runs until shutdown.
+pub struct RunningNetwork {
+    pub ended: JoinHandle<()>,
+    /// The ranges that pods have addresses of; empty until the machine is set up, and with another network plugin.
+    pub ranges: watch::Receiver<Vec<IpNetwork>>,
 }
 
 /// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
@@ -324,6 +333,7 @@ pub async fn kubelet(
     args: &RuntimeArgs,
     tls: KubeletTls,
     cluster_dns: ClusterDns,
+    pod_ranges: watch::Receiver<Vec<IpNetwork>>,
     runtime: Arc<CriRuntime>,
     client: Client,
     around: &Surroundings<'_>,
@@ -346,6 +356,7 @@ pub async fn kubelet(
         rotated_serving: tls.rotated,
         client_authority: tls.client_ca.map(|pem| ClientAuthority { pem, identify }),
         own_pods: pods.clone(),
+        pod_ranges,
         ..kubelet_agent::Config::new(&node.name)
     };
     let machine = Arc::new(directories.machine()?);

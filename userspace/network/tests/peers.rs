@@ -10,6 +10,7 @@ use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use rustix::net::sockopt;
 use tokio::sync::oneshot;
+use tokio::sync::watch::Sender;
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::block_on;
 use userspace_network::peers::Mode;
@@ -404,7 +405,8 @@ fn mode_none_leaves_the_field_to_another_plugin() {
                 kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
             let clients = Clients { own: client.clone(), nodes: client };
             let shutdown = CancellationToken::new();
-            let task = tokio::spawn(run(config, clients, Ambient::system(), shutdown.clone()));
+            let task =
+                tokio::spawn(run(config, clients, Sender::default(), Ambient::system(), shutdown.clone()));
             while conflist.exists() || !first.routes().is_empty() || first.has_tunnel() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
