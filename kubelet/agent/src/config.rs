@@ -32,6 +32,8 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// Directory of the seccomp profiles that pods may refer to.
     pub seccomp_profiles: PathBuf,
+    /// Directory of the machine's logs, which `/logs/` serves.
+    pub system_logs: PathBuf,
     /// Thresholds below which the node reports memory or disk pressure.
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one is generated if it is missing.
@@ -74,6 +76,7 @@ impl Config {
             start_concurrency: 0,
             allowed_unsafe_sysctls: Vec::new(),
             seccomp_profiles: PathBuf::from("/var/lib/kubelet/seccomp"),
+            system_logs: PathBuf::from("/var/log"),
             eviction_hard: Thresholds::default(),
             serving: None,
             rotated_serving: None,

@@ -11,3 +11,4 @@ mod node_changes;
 mod node_server;
 mod pod_changes;
 mod support;
+mod system_logs;
