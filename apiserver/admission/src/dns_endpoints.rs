@@ -2,6 +2,8 @@
 //! is a Deployment, whose endpoints a controller writes. Ours run on nodes and write their own, and a role can give
 //! them all slices of `kube-system` or none: with those of other Services, they would take over their traffic.
 
+use std::net::IpAddr;
+
 use apiserver_auth::authentication::node_name;
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
@@ -43,14 +45,92 @@ impl Plugin for DnsEndpoints {
             Operation::Update => vec![request.old.unwrap_or(&Value::Null), object],
             Operation::Delete => vec![request.old.unwrap_or(object)],
         };
-        slices.into_iter().try_for_each(|slice| check(slice, request.identity)).map_err(|why| {
-            let why = format!(
-                "{} may only write the EndpointSlices of its DNS server: {why}",
-                request.identity.user
-            );
-            request.forbidden(object, &why)
-        })
+        let mut refusal = slices.into_iter().try_for_each(|slice| check(slice, request.identity)).err();
+        if refusal.is_none() && request.operation != Operation::Delete {
+            refusal = foreign_address(request, object).await?;
+        }
+        let Some(why) = refusal else { return Ok(()) };
+        let why =
+            format!("{} may only write the EndpointSlices of its DNS server: {why}", request.identity.user);
+        Err(request.forbidden(object, &why))
     }
+}
+
+/// Returns why a slice of a DNS server has an address that is not its node's; `None` if all are.
+async fn foreign_address(request: &AdmissionRequest<'_>, slice: &Value) -> Result<Option<String>, ApiError> {
+    let Some(node) = node_of(slice) else { return Ok(None) };
+    let Some(nodes) = request.cluster.kind("", "v1", "nodes") else { return Ok(None) };
+    let known = request.cluster.referred(nodes, "", node).await?.unwrap_or_default();
+    if check_addresses(slice, request.old, &known).is_ok() {
+        return Ok(None);
+    }
+    // A server writes its slice as soon as its Node has a range, which a cache may not have yet.
+    let stored = request.cluster.stored(nodes, "", node).await?.unwrap_or_default();
+    Ok(check_addresses(slice, request.old, &stored).err())
+}
+
+/// Returns the node of a slice's endpoints, all of which have the same.
+fn node_of(slice: &Value) -> Option<&str> {
+    slice["endpoints"].as_array()?.first()?["nodeName"].as_str()
+}
+
+/// Checks that the endpoints of a slice have addresses at which the DNS server of their node listens: those that are
+/// internal to the Node, and the first one of each of its podCIDRs. Pods of all namespaces send their queries there. An
+/// address that the slice has had may stay where queries no longer go: the Node may have lost its range, or be deleted.
+fn check_addresses(slice: &Value, old: Option<&Value>, node: &Value) -> Result<(), String> {
+    let listens = |address: &IpAddr| own_addresses(node).any(|own| own == *address);
+    let had: Vec<IpAddr> = old.into_iter().flat_map(endpoints).flat_map(addresses).collect();
+    for endpoint in endpoints(slice) {
+        let out = endpoint["conditions"]["ready"] == false && endpoint["conditions"]["serving"] != true;
+        let ending = out || endpoint["conditions"]["terminating"] == true;
+        let foreign =
+            addresses(endpoint).find(|address| !(listens(address) || ending && had.contains(address)));
+        if let Some(address) = foreign {
+            let node = endpoint["nodeName"].as_str().unwrap_or_default();
+            return Err(format!(
+                "{address} is neither an InternalIP of Node {node} nor the first address of one of its podCIDRs"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn endpoints(slice: &Value) -> impl Iterator<Item = &Value> {
+    slice["endpoints"].as_array().into_iter().flatten()
+}
+
+fn addresses(endpoint: &Value) -> impl Iterator<Item = IpAddr> + '_ {
+    // Others were refused by the validation.
+    texts(&endpoint["addresses"]).filter_map(|text| text.parse().ok())
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Returns the addresses that a Node's DNS server may listen on.
+fn own_addresses(node: &Value) -> impl Iterator<Item = IpAddr> + '_ {
+    let listed = node["status"]["addresses"].as_array().into_iter().flatten();
+    let internal = listed.filter(|address| address["type"] == "InternalIP");
+    let internal = internal.filter_map(|address| address["address"].as_str()?.parse().ok());
+    let single = node["spec"]["podCIDR"].as_str().into_iter();
+    internal.chain(single.chain(texts(&node["spec"]["podCIDRs"])).filter_map(first))
+}
+
+/// Returns the first address after that of a network, which the pod network gives the node.
+fn first(cidr: &str) -> Option<IpAddr> {
+    let (network, length) = cidr.split_once('/')?;
+    let length: u32 = length.parse().ok()?;
+    Some(match network.parse().ok()? {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32u32.checked_sub(length)?).unwrap_or(0);
+            IpAddr::V4(((u32::from(ip) & mask).checked_add(1)?).into())
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128u32.checked_sub(length)?).unwrap_or(0);
+            IpAddr::V6(((u128::from(ip) & mask).checked_add(1)?).into())
+        }
+    })
 }
 
 /// Checks that a slice is that of the DNS server of one node; for a node, that it is its own.
@@ -114,6 +194,80 @@ mod tests {
             "addressType": family,
             "endpoints": [{"addresses": ["192.0.2.1"], "nodeName": node}],
         })
+    }
+
+    /// Returns a slice with one endpoint.
+    fn at(address: &str, conditions: Value) -> Value {
+        let endpoint = json!({"addresses": [address], "nodeName": "a", "conditions": conditions});
+        json!({"endpoints": [endpoint]})
+    }
+
+    #[test]
+    fn dns_servers_are_at_the_addresses_of_their_node() {
+        let node = json!({
+            "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00:0:0:1::/64"]},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "198.51.100.7"},
+                {"type": "ExternalIP", "address": "203.0.113.1"},
+                {"type": "InternalIP", "address": "192.0.2.1"},
+                {"type": "InternalIP", "address": "2001:db8::1"},
+            ]},
+        });
+        let ready = json!({"ready": true});
+        for own in ["192.0.2.1", "2001:db8:0::1", "10.244.1.1", "fd00:0:0:1::1"] {
+            assert_eq!(check_addresses(&at(own, ready.clone()), None, &node), Ok(()), "{own}");
+        }
+        for foreign in [
+            "192.0.2.2",
+            "203.0.113.1",
+            "198.51.100.7",
+            "10.244.1.2",
+            "10.244.2.1",
+            "10.96.0.1",
+            "fd00:0:0:2::1",
+        ] {
+            let why = check_addresses(&at(foreign, ready.clone()), None, &node).unwrap_err();
+            assert!(why.starts_with(&format!("{foreign} is neither an InternalIP of Node a")), "{why}");
+            let out = json!({"ready": false});
+            check_addresses(&at(foreign, out), None, &node).unwrap_err();
+        }
+        let mut second = at("10.244.1.1", ready.clone());
+        second["endpoints"][0]["addresses"] = json!(["10.244.1.1", "10.244.2.1"]);
+        check_addresses(&second, None, &node).unwrap_err();
+        check_addresses(&at("192.0.2.1", ready), None, &Value::Null).unwrap_err();
+    }
+
+    #[test]
+    fn address_that_the_node_has_lost_stays_only_where_no_queries_go() {
+        let node = json!({"spec": {"podCIDRs": ["10.244.9.0/24"]}});
+        let old = at("10.244.1.1", json!({"ready": true}));
+        for (conditions, allowed) in [
+            (json!({"ready": true}), false),
+            (json!({}), false),
+            (json!({"ready": false, "serving": true}), false),
+            (json!({"ready": false, "serving": false}), true),
+            (json!({"ready": false, "serving": true, "terminating": true}), true),
+        ] {
+            for node in [&node, &Value::Null] {
+                let checked = check_addresses(&at("10.244.1.1", conditions.clone()), Some(&old), node);
+                assert_eq!(checked.is_ok(), allowed, "{conditions}");
+            }
+            check_addresses(&at("10.244.1.2", conditions), Some(&old), &node).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn first_address_is_that_after_the_network() {
+        for (cidr, expected) in [
+            ("10.244.1.7/24", Some("10.244.1.1")),
+            ("0.0.0.0/0", Some("0.0.0.1")),
+            ("fd00:1::/64", Some("fd00:1::1")),
+            ("10.244.1.0/33", None),
+            ("10.244.1.0", None),
+            ("255.255.255.255/32", None),
+        ] {
+            assert_eq!(first(cidr).map(|ip| ip.to_string()).as_deref(), expected, "{cidr}");
+        }
     }
 
     #[test]

@@ -18,7 +18,8 @@ use kubelet_cri::Runtime;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::{
-    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist, tracked::TrackedPod,
+    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist,
+    restrictions::Restrictions, tracked::TrackedPod,
 };
 
 /// An image pull in progress, and its result once it has finished.
@@ -36,6 +37,8 @@ pub(crate) struct Agent {
     pub services: Cache<Service>,
     /// Cache of this kubelet's own Node object.
     pub nodes: Cache<Node>,
+    /// Restrictions of the Node, for the next object of it.
+    pub restrictions: Arc<Restrictions>,
     /// Addresses of the node, primary IP family first.
     pub host_ips: Vec<String>,
     /// Resources of the node that are available to pods.
@@ -101,6 +104,19 @@ impl Agent {
                 pod::address::is_at(&state.pod, &pod::address::read(&sandbox.ips), &host_ips, address)
             })
         })
+    }
+
+    /// Returns why the address of a pod leads to another node, if it does: none of the node's ranges has it any more.
+    pub(crate) fn lost_address(&self, tracked: &TrackedPod) -> Option<String> {
+        let ranges = self.config.pod_ranges.borrow();
+        let state = tracked.state();
+        let sandbox = state.runtime.ready_sandbox().filter(|_| !pod::host_network(&state.pod))?;
+        let lost = pod::address::outside(&pod::address::read(&sandbox.ips), &ranges)?;
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "The pod's address {lost} is in none of the node's podCIDRs any more, {}",
+            ranges.join(", ")
+        ))
     }
 
     /// Returns the labels of the Node, including those set by others; `None` before the Node is known.

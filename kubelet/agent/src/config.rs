@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use apiserver_meta::identity::Identity;
-use tokio::net::TcpListener;
+use ipnetwork::IpNetwork;
+use tokio::{net::TcpListener, sync::watch};
 use userspace_daemon::tls::CertificateAndKey;
 
 use crate::{certificates::Serving, eviction::Thresholds, own_pods::OwnPods, pod::resolv::ClusterDns};
@@ -31,6 +32,8 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// Directory of the seccomp profiles that pods may refer to.
     pub seccomp_profiles: PathBuf,
+    /// Directory of the machine's logs, which `/logs/` serves.
+    pub system_logs: PathBuf,
     /// Thresholds below which the node reports memory or disk pressure.
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one is generated if it is missing.
@@ -42,6 +45,9 @@ pub struct Config {
     pub client_authority: Option<ClientAuthority>,
     /// Shows the kubelet's pods to others once it runs.
     pub own_pods: OwnPods,
+    /// The ranges that the node's pods have addresses of; empty while they are not known, and if another component
+    /// chooses addresses. A pod with an address outside of them gets a new sandbox.
+    pub pod_ranges: watch::Receiver<Vec<IpNetwork>>,
 }
 
 /// Returns the user that a client certificate (DER) names, if it names one. The certificate has already been
@@ -70,11 +76,13 @@ impl Config {
             start_concurrency: 0,
             allowed_unsafe_sysctls: Vec::new(),
             seccomp_profiles: PathBuf::from("/var/lib/kubelet/seccomp"),
+            system_logs: PathBuf::from("/var/log"),
             eviction_hard: Thresholds::default(),
             serving: None,
             rotated_serving: None,
             client_authority: None,
             own_pods: OwnPods::default(),
+            pod_ranges: watch::channel(Vec::new()).1,
         }
     }
 }

@@ -29,6 +29,7 @@ mod pleg;
 pub mod pod;
 mod probe;
 mod refresh;
+mod restrictions;
 mod run;
 mod server;
 mod status_manager;

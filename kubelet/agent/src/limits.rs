@@ -74,6 +74,12 @@ pub const LOG_HOLD: Duration = Duration::from_secs(1);
 pub const LOG_TAIL_WINDOW: u64 = 512 << 10;
 /// Bytes at the beginning of a log line that suffice to see whether it continues in the next one.
 pub const LOG_LINE_HEAD: usize = 128;
+/// Maximum number of logs of the node itself that are read at the same time.
+pub const NODE_LOG_STREAMS: usize = 8;
+/// Maximum number of entries in a list of the node's logs.
+pub const NODE_LOG_NAMES: usize = 10_000;
+/// Time after which a reader of a log of the node that takes nothing is left.
+pub const NODE_LOG_STALL: Duration = Duration::from_secs(60);
 /// Minimum time that remains for stopping a container after its preStop hook.
 pub const MIN_GRACE: Duration = Duration::from_secs(2);
 /// Deadline of a request to the API server.

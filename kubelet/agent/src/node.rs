@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::{
         coordination::v1::{Lease, LeaseSpec},
         core::v1::{
-            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
+            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
             NodeStatus, NodeSystemInfo,
         },
     },
@@ -108,22 +108,23 @@ pub(crate) async fn run(agent: Arc<Agent>, port: u16, shutdown: CancellationToke
     }
 }
 
-/// Creates the Node, or updates the labels of the existing one; returns its uid.
+/// Creates the Node, with the restrictions that an earlier object of it had, or updates the labels of the existing one;
+/// returns its uid.
 async fn register(agent: &Agent) -> String {
     let api: Api<Node> = Api::all(agent.client.clone());
     let name = &agent.config.node_name;
     let labels = labels(&agent.config, name);
-    let node = Node {
+    let node = || Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels.clone()),
             ..ObjectMeta::default()
         },
-        spec: Some(NodeSpec::default()),
+        spec: Some(agent.restrictions.spec()),
         status: None,
     };
     loop {
-        let result = match api.create(&PostParams::default(), &node).await {
+        let result = match api.create(&PostParams::default(), &node()).await {
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
                 let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
                 api.patch(name, &PatchParams::default(), &patch).await

@@ -29,6 +29,7 @@ use crate::{
     objects::Objects,
     pleg,
     pod::sysctl::{Allowlist, PatternError},
+    restrictions::Restrictions,
     server, storage,
 };
 
@@ -67,8 +68,8 @@ pub async fn run(
     let sysctls = Allowlist::new(&info.kernel, &config.allowed_unsafe_sysctls)?;
     machine.set_up_root(&config.cgroup_root).await?;
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
-    let selection =
-        Selection { fields: format!("spec.nodeName={}", config.node_name), ..Selection::default() };
+    let nodes = informers.select::<Node>(with_node("metadata.name", &config.node_name));
+    let pods = with_node("spec.nodeName", &config.node_name);
     let agent = Arc::new(Agent {
         recorder: Recorder::new(
             client.clone(),
@@ -79,10 +80,8 @@ pub async fn run(
         ),
         objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
         services: informers.cache::<Service>(),
-        nodes: informers.select::<Node>(Selection {
-            fields: format!("metadata.name={}", config.node_name),
-            ..Selection::default()
-        }),
+        restrictions: Restrictions::of(&nodes),
+        nodes,
         allocatable: node::capacity(&config, &info),
         host_ips,
         sysctls,
@@ -112,13 +111,36 @@ pub async fn run(
     if let Some(listener) = listeners.health {
         tasks.spawn(server::serve_health(Arc::clone(&agent), listener, shutdown.clone()));
     }
+    tasks.spawn(follow_ranges(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(pleg::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(logs::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(storage::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
-    tasks.spawn(manager::run(agent, informers.select::<Pod>(selection), shutdown));
+    tasks.spawn(manager::run(agent, informers.select::<Pod>(pods), shutdown));
     while tasks.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Selects the objects that have the node's name in a field.
+fn with_node(field: &str, node: &str) -> Selection {
+    Selection { fields: format!("{field}={node}"), ..Selection::default() }
+}
+
+/// Wakes all pods when the node's ranges of pods have changed, until shutdown.
+async fn follow_ranges(agent: Arc<Agent>, shutdown: CancellationToken) {
+    let mut ranges = agent.config.pod_ranges.clone();
+    loop {
+        let changed = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            changed = ranges.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+        let all: Vec<_> = agent.tracked_pods().values().cloned().collect();
+        all.iter().for_each(|tracked| tracked.change(|_| {}));
+    }
 }
 
 /// Queries version and status of the runtime. If it does not answer it is asked again later.

@@ -7,6 +7,8 @@ mod bench;
 mod containerd;
 mod fake_runtime;
 mod hostile;
+mod node_changes;
 mod node_server;
 mod pod_changes;
 mod support;
+mod system_logs;

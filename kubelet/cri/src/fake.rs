@@ -82,6 +82,8 @@ struct Shared {
 struct State {
     next_id: u64,
     next_address: u32,
+    /// The range of the addresses of new sandboxes, if it has been changed.
+    pod_cidr: Option<(Ipv4Addr, u8)>,
     sandboxes: BTreeMap<String, Sandbox>,
     containers: BTreeMap<String, Container>,
     /// Behaviour by image.
@@ -125,6 +127,11 @@ impl FakeRuntime {
     /// Returns the resources last set on a container; `None` if there is no such container.
     pub fn resources(&self, id: &str) -> Option<Resources> {
         self.state().containers.get(id).map(|container| container.resources)
+    }
+
+    /// Changes the range of the addresses of new sandboxes, as a network plugin does whose configuration changes.
+    pub fn set_pod_cidr(&self, pod_cidr: (Ipv4Addr, u8)) {
+        self.state().pod_cidr = Some(pod_cidr);
     }
 
     /// Sets the behaviour of containers of an image that start from now on.
@@ -332,7 +339,8 @@ impl Runtime for FakeRuntime {
         let address = if config.namespaces.network == NamespaceMode::Node {
             None
         } else {
-            let address = state.address(self.0.options.pod_cidr);
+            let range = state.pod_cidr.unwrap_or(self.0.options.pod_cidr);
+            let address = state.address(range);
             Some(address.ok_or_else(|| {
                 RuntimeError::new("RunPodSandbox", ErrorKind::Failed, "no address is left in the pods' range")
             })?)

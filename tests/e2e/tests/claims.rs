@@ -86,23 +86,42 @@ fn given_away(nodes: &mut Nodes<'_>, range: &str) -> Result<()> {
 }
 
 /// The second node's object is deleted while another claims its range, which has it from then on. The node gets a new one
-/// without a restart; a pod that it still runs keeps its address, and is reached by its own node alone.
+/// without a restart, and stays cordoned; a pod that it runs gets an address of that.
 fn taken_over(nodes: &Nodes<'_>) -> Result<()> {
     let range = range_of(nodes, "node-2")?;
     let back = nodes.kubectl(&["get", "pod", "back", "-o", "jsonpath={.status.podIP}"])?;
     let next_pod = serve_at_hub(nodes, &range)?;
     make_node(nodes, "next", &range)?;
     eventually("an event about the claim", || Ok(Some(told(nodes, "next")?).filter(|all| !all.is_empty())))?;
+    nodes.kubectl(&["cordon", "node-2"])?;
     nodes.kubectl(&["delete", "node", "node-2"])?;
     reach(nodes, 1, &next_pod, "heir")?;
     another_range(nodes, &range)?;
+    let cordoned = nodes.kubectl(&["get", "node", "node-2", "-o", "jsonpath={.spec.unschedulable}"])?;
+    ensure!(cordoned == "true", "the node has come back schedulable");
+    moves(nodes, "back", &back)?;
     let anew = pod(nodes, "anew")?;
     reach(nodes, 1, &anew, "anew")?;
     goes_to_the_hub(nodes, &range)?;
     reach(nodes, 2, &next_pod, "heir")?;
-    reach(nodes, 2, &back, "back")?;
     nobody_is_told(nodes, &["node-1", "node-2"])?;
     nodes.kubectl(&["delete", "node", "heir", "next"]).map(drop)
+}
+
+/// Waits until a pod of the second node has left an address that is another node's, and both nodes reach it.
+fn moves(nodes: &Nodes<'_>, name: &str, from: &str) -> Result<()> {
+    let address = eventually("the pod to get another address", || {
+        let address = nodes.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"])?;
+        Ok(Some(address).filter(|address| !address.is_empty() && address != from))
+    })?;
+    for node in [1, 2] {
+        reach(nodes, node, &address, name)?;
+    }
+    let of = format!("reason=PodAddressLost,involvedObject.name={name}");
+    let why =
+        nodes.kubectl(&["get", "events", "--field-selector", &of, "-o", "jsonpath={.items[*].message}"])?;
+    ensure!(why.contains(&format!("address {from} is in none")), "the event says {why:?}");
+    Ok(())
 }
 
 /// Gives the hub an address of a range, at which its server answers; returns the address.

@@ -171,11 +171,15 @@ impl Node<'_> {
         let text = String::from_utf8_lossy(&said.stderr);
         ensure!(!said.status.success(), "--cleanup beside a proxy that runs: {text}");
         ensure!(text.contains(&root) && text.contains("stop it first"), "no word on what to do: {text}");
-        let mut mistyped = self.lab.on_node(hawser()?);
-        let mistyped =
-            mistyped.args(self.arguments()?).arg("--cgroup-root=/no/such").arg("--init-only").output()?;
-        let text = String::from_utf8_lossy(&mistyped.stderr);
-        ensure!(!mistyped.status.success() && text.contains("there is no cgroup"), "--cgroup-root: {text}");
+        let elsewhere = format!("--cgroup-root={}", self.lab.dir().display());
+        for (given, why) in
+            [("--cgroup-root=/no/such", "there is no cgroup"), (&elsewhere, "not below the cgroup2 mount")]
+        {
+            let mut mistyped = self.lab.on_node(hawser()?);
+            let mistyped = mistyped.args(self.arguments()?).arg(given).arg("--init-only").output()?;
+            let text = String::from_utf8_lossy(&mistyped.stderr);
+            ensure!(!mistyped.status.success() && text.contains(why), "{given}: {text}");
+        }
         let next = self.proxy_called("next.log")?;
         eventually("the second proxy to wait", || {
             Ok(next.log_tail().contains("waiting for its end").then_some(()))

@@ -268,9 +268,33 @@ fn report(what: &str, counts: &Counts) {
     );
 }
 
+/// The machine's own logs, through the API server.
+fn node_logs(cluster: &Cluster<'_>) -> Result<()> {
+    const LOGS: &str = "/api/v1/nodes/node-1/proxy/logs";
+    let listed = cluster.kubectl(&format!("get --raw {LOGS}/"))?;
+    ensure!(listed.contains("<pre>"), "the list of the node's logs: {listed}");
+    let files = std::fs::read_dir("/var/log")?.flatten().filter(|entry| {
+        let small = entry.metadata().is_ok_and(|file| file.is_file() && file.len() < 1 << 20);
+        small
+            && entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '.'))
+    });
+    for file in files.take(1) {
+        let name = file.file_name().to_string_lossy().into_owned();
+        ensure!(listed.contains(&format!("<a href=\"{name}\">")), "{name} is not listed in {listed}");
+        cluster.kubectl(&format!("get --raw {LOGS}/{name}"))?;
+    }
+    let out = cluster.kubectl(&format!("get --raw {LOGS}/%2e%2e/lib/os-release"));
+    ensure!(out.is_err(), "a file beside the logs: {out:?}");
+    Ok(())
+}
+
 fn logs_and_exec(cluster: &Cluster<'_>) -> Result<()> {
     let logs = cluster.kubectl("logs -n echo deploy/echo")?;
     ensure!(logs.contains("listens on port 8080"), "kubectl logs: {logs}");
+    node_logs(cluster)?;
     let pods = pods(cluster)?;
     let pod = name_of(pods.first().context("there is no pod")?).to_owned();
     let env = cluster.kubectl(&format!("exec -n echo {pod} -- /echo env"))?;

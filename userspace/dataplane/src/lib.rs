@@ -49,6 +49,6 @@ pub use kernel::{
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
-pub use preflight::{Missing, find_cgroup2, preflight};
+pub use preflight::{Cgroup, Missing, find_cgroup2, preflight};
 pub use program::Program;
 pub use sys::TestRun;

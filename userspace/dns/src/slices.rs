@@ -129,7 +129,11 @@ pub async fn run(
         let is_forbidden = outcome.as_ref().is_err_and(rights::is_forbidden);
         if is_forbidden {
             if !std::mem::replace(&mut forbidden, true) {
-                info!("not permitted to write EndpointSlices; the server of `hawser up` writes them");
+                let why = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+                info!(
+                    why,
+                    "not permitted to write this EndpointSlice; the server of `hawser up` writes those of its nodes"
+                );
             }
         } else if let Err(error) = &outcome {
             if failed {

@@ -110,7 +110,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let (client, ambient, node) = (
         connect(&kubeconfig, "kubelet").await?,
         Ambient::system(),
-        Node::from_args(node, &networks.cluster_cidrs),
+        Node::from_args(node, &networks.cluster_cidrs)?,
     );
     data.remember(&node.made(None, &runtime))?;
     let serving = match (tls_cert_file, tls_private_key_file) {
@@ -131,7 +131,9 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let network = node::network(&node, &directories, (&pod_network, &networks, false), clients, &around)?;
     let tls = KubeletTls { serving, rotated: None, client_ca };
     let dns = cluster_dns.of_pods();
-    let kubelet = node::kubelet(&node, &directories, &runtime, tls, dns, cri, client, &around).await?;
+    let ranges = network.ranges;
+    let kubelet =
+        node::kubelet(&node, &directories, &runtime, tls, dns, ranges, cri, client, &around).await?;
     // The certificate of the kubeconfig is for somebody else to replace.
     let (_, renewed) = watch::channel(());
     let server = watch::Sender::new(server(&kubeconfig).into_iter().collect());
@@ -139,7 +141,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let outcome = kubelet.ended.await.context("the kubelet failed")?;
     stop.cancel();
     tunnels.await.context("the tunnel to the API server failed")?;
-    network.await.context("the pod network failed")?;
+    network.ended.await.context("the pod network failed")?;
     outcome
 }
 

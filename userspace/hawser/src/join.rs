@@ -79,7 +79,7 @@ async fn member(
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
-    let node = Node::from_args(node, &networks.cluster_cidrs);
+    let node = Node::from_args(node, &networks.cluster_cidrs)?;
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
@@ -102,12 +102,12 @@ async fn member(
     let renewal = watch::Sender::new(());
     let renewed = renewal.subscribe();
     let serving = rotate((&membership, renewal), &node, &api, &ambient, stop, tasks)?;
-    let client = api.kubelet.client();
-    let around = Surroundings { ambient: &ambient, stop };
+    let (client, around) = (api.kubelet.client(), Surroundings { ambient: &ambient, stop });
     // A kubelet may read its own Node alone, the proxy all of them.
     let clients = userspace_network::Clients { own: client.clone(), nodes: api.proxy.client() };
     let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
-    tasks.add("pod network", async move { network.await.context("panicked") });
+    let ranges = network.ranges;
+    tasks.add("pod network", async move { network.ended.await.context("panicked") });
     let dns = dns.map(|config| run_dns(config, api.dns.client(), &around, tasks));
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
@@ -118,7 +118,8 @@ async fn member(
     let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(client_ca) };
     let cri = cri.end().await?;
     let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, names, cri, client.clone(), &around).await?;
+        node::kubelet(&node, &directories, &runtime, tls, names, ranges, cri, client.clone(), &around)
+            .await?;
     let listed = (servers.listed(), renewed);
     let tunnels = node::tunnels(&node, &kubelet, membership.kubeconfig(), listed, &around);
     tasks.add("tunnels to API servers", async move { tunnels.await.context("panicked") });

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::CertificateAndKey;
-use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
+use userspace_dataplane::{Cgroup, Kernel, Limits, Missing, RootLock, XdpMode};
 use userspace_network::peers::{Mode, PeerConfig};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, LocalServer, Own};
 
@@ -44,15 +44,21 @@ pub struct Node {
 impl Node {
     /// Builds the node from flags and asks the machine for what they leave open, in a cluster whose pods have addresses
     /// in these ranges.
-    pub fn from_args(args: NodeArgs, pods: &[IpNetwork]) -> Self {
+    pub fn from_args(args: NodeArgs, pods: &[IpNetwork]) -> Result<Self> {
         let name = name(&args);
         let NodeArgs { node_name: _, node_ip, cgroup_root } = args;
+        let cgroup_root = match Cgroup::find(None, &cgroup_root) {
+            Ok(cgroup) => cgroup.name,
+            // A kubelet needs no cgroup2; the data plane refuses by itself.
+            Err(Missing::NoCgroup2) => cgroup_root,
+            Err(refused) => return Err(refused).context("pods cannot be in that cgroup"),
+        };
         let ips = node_ips::choose(node_ip.as_ref(), pods, &Defaults::find());
         for ip in ips.iter().filter(|ip| !node_ips::is_here(**ip)) {
             // It may come later, or a router in front of the machine may have it.
             tracing::warn!(%ip, "--node-ip is not an address of this machine: others may not reach it");
         }
-        Self { name, ips, cgroup_root }
+        Ok(Self { name, ips, cgroup_root })
     }
 
     /// Returns the primary address.
@@ -266,7 +272,7 @@ pub fn network(
     (args, networks, await_policies): (&PodNetwork, &Networks, bool),
     clients: userspace_network::Clients,
     around: &Surroundings<'_>,
-) -> Result<JoinHandle<()>> {
+) -> Result<RunningNetwork> {
     let Surroundings { ambient, stop } = around;
     let PodNetwork { pod_network, vxlan_vni, vxlan_port, cni_conf_dir: _, cni_bin_dir: _ } = args;
     let config = userspace_network::Config {
@@ -286,10 +292,20 @@ pub fn network(
             node_ips: node.ips.clone(),
             vni: *vxlan_vni,
             port: *vxlan_port,
+            state_dir: None,
         },
     };
     config.validate().context("the pod network's configuration cannot be used")?;
-    Ok(tokio::spawn(userspace_network::run(config, clients, (*ambient).clone(), (*stop).clone())))
+    let (shown, ranges) = watch::channel(Vec::new());
+    let run = userspace_network::run(config, clients, shown, (*ambient).clone(), (*stop).clone());
+    Ok(RunningNetwork { ended: tokio::spawn(run), ranges })
+}
+
+/// A pod network that runs until shutdown.
+pub struct RunningNetwork {
+    pub ended: JoinHandle<()>,
+    /// The ranges that pods have addresses of; empty until the machine is set up, and with another network plugin.
+    pub ranges: watch::Receiver<Vec<IpNetwork>>,
 }
 
 /// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
@@ -317,6 +333,7 @@ pub async fn kubelet(
     args: &RuntimeArgs,
     tls: KubeletTls,
     cluster_dns: ClusterDns,
+    pod_ranges: watch::Receiver<Vec<IpNetwork>>,
     runtime: Arc<CriRuntime>,
     client: Client,
     around: &Surroundings<'_>,
@@ -339,6 +356,7 @@ pub async fn kubelet(
         rotated_serving: tls.rotated,
         client_authority: tls.client_ca.map(|pem| ClientAuthority { pem, identify }),
         own_pods: pods.clone(),
+        pod_ranges,
         ..kubelet_agent::Config::new(&node.name)
     };
     let machine = Arc::new(directories.machine()?);
@@ -370,15 +388,10 @@ pub fn data_plane(
     cgroup_root: &str,
     bpf_root: &Path,
 ) -> Result<userspace_dataplane::Config> {
-    let cgroups = match cgroup_mount {
-        Some(mount) => mount.to_path_buf(),
-        None => find_cgroup2().context(
-            "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`",
-        )?,
-    };
+    let cgroup = Cgroup::find(cgroup_mount, cgroup_root).context("the data plane cannot work here")?;
     Ok(userspace_dataplane::Config {
         bpf_root: bpf_root.to_path_buf(),
-        cgroup: cgroups.join(cgroup_root.trim_start_matches('/')),
+        cgroup: cgroup.directory,
         limits: Limits::default(),
         xdp: XdpMode::Auto,
         xdp_redirect: false,
@@ -511,6 +524,18 @@ mod tests {
     fn node(ips: &[&str]) -> Node {
         let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         Node { name: "a".to_owned(), ips, cgroup_root: "/".to_owned() }
+    }
+
+    #[test]
+    fn directory_that_is_no_cgroup_is_refused_by_the_node_and_its_data_plane() {
+        let directory = tempfile::tempdir().unwrap();
+        let cgroup_root = directory.path().display().to_string();
+        let data_plane = data_plane(None, &cgroup_root, Path::new("/sys/fs/bpf/hawser")).map(drop);
+        let args = NodeArgs { node_name: None, node_ip: None, cgroup_root: cgroup_root.clone() };
+        for refused in [data_plane, Node::from_args(args, &[]).map(drop)] {
+            let said = format!("{:#}", refused.unwrap_err());
+            assert!(said.contains(&cgroup_root) && said.contains("not below the cgroup2 mount"), "{said}");
+        }
     }
 
     #[test]

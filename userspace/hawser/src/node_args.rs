@@ -57,7 +57,8 @@ pub struct NodeArgs {
     /// 0.0.0.0 or :: chooses the family of the primary one
     #[arg(long, value_name = "IPS")]
     pub node_ip: Option<NodeIps>,
-    /// The cgroup that contains the pods and the socket hooks; lets several nodes share one machine
+    /// The cgroup that contains the pods and the socket hooks, as its name in the cgroup2 hierarchy or as its directory
+    /// there; lets several nodes share one machine
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
 }

@@ -191,7 +191,7 @@ pub async fn cluster(
         proxy,
         dns,
     } = args;
-    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs), Ambient::system());
+    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs)?, Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
@@ -221,16 +221,16 @@ pub async fn cluster(
     // A kubelet may read its own Node alone.
     let clients = Clients { own: kubelet_client.clone(), nodes: client(&api, Component::Proxy) };
     let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
-    tasks.add("pod network", async move { network.await.context("panicked") });
+    let ranges = network.ranges;
+    tasks.add("pod network", async move { network.ended.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
     let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
     info!(after = ?start.elapsed(), "the container runtime is ready");
-    let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, names, cri, kubelet_client.clone(), &around)
-            .await?;
+    let own = kubelet_client.clone();
+    let kubelet = node::kubelet(&node, &directories, &runtime, tls, names, ranges, cri, own, &around).await?;
     tasks.add("kubelet", async move { kubelet.ended.await.context("panicked")? });
 
     let ready = print_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);

@@ -84,6 +84,9 @@ pub struct PeerConfig {
     pub vni: u32,
     /// UDP port of VXLAN.
     pub port: u16,
+    /// Directory in which the node records the addresses that it gave the loopback interface; without it, all that are
+    /// there count as a user's.
+    pub state_dir: Option<PathBuf>,
 }
 
 impl Default for PeerConfig {
@@ -95,6 +98,7 @@ impl Default for PeerConfig {
             node_ips: Vec::new(),
             vni: DEFAULT_VNI,
             port: DEFAULT_PORT,
+            state_dir: None,
         }
     }
 }

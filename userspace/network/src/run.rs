@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -30,10 +30,18 @@ pub struct Clients {
 
 /// Waits for the own Node's podCIDR and sets the machine up with it, and again if it changes; keeps routes to
 /// the pods of all other nodes. Releases addresses of pods that vanished at intervals. Runs until shutdown.
+/// `ranges` shows the podCIDRs that the machine is set up with: new pods have addresses of these.
 /// Pods with an address of an earlier podCIDR keep it; the node's own goes once there are none. With the mode `none`,
 /// it removes its configuration of the runtime and its routes, and does nothing else.
-pub async fn run(config: Config, clients: Clients, ambient: Ambient, shutdown: CancellationToken) {
-    let (peers, name) = (config.peers.clone(), config.node_name.clone());
+pub async fn run(
+    config: Config,
+    clients: Clients,
+    ranges: watch::Sender<Vec<IpNetwork>>,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) {
+    let (mut peers, name) = (config.peers.clone(), config.node_name.clone());
+    peers.state_dir = Some(config.state_dir.clone());
     let none = peers.mode == Mode::None;
     let follow = follow(peers, name, clients.nodes, ambient.clone(), shutdown.clone());
     if none {
@@ -46,11 +54,17 @@ pub async fn run(config: Config, clients: Clients, ambient: Ambient, shutdown: C
     let informers = Informers::new(clients.own, ambient.clone(), shutdown.clone());
     let own = format!("metadata.name={}", config.node_name);
     let nodes = informers.select(Selection { fields: own, ..Selection::default() });
-    tokio::join!(run_with(config, nodes, ambient, shutdown), follow);
+    tokio::join!(run_with(config, nodes, ranges, ambient, shutdown), follow);
 }
 
 /// Sets up the machine as [`run`] does, by a cache that is kept elsewhere and holds at least the own Node.
-pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shutdown: CancellationToken) {
+pub async fn run_with(
+    config: Config,
+    nodes: Cache<Node>,
+    shown: watch::Sender<Vec<IpNetwork>>,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
     nodes.on_change(move |_| notify.notify_one());
@@ -69,7 +83,10 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
                 if prepared.is_ok() {
                     sweep_due = sweep_due.min(Instant::now() + leave_former(&config, &ranges).await);
                 }
-                prepared.map(|_| done = ranges)
+                prepared.map(|_| {
+                    shown.send_replace(ranges.clone());
+                    done = ranges;
+                })
             }
             Some(Err(error)) => Err(error),
             _ => Ok(()),

@@ -169,6 +169,7 @@ impl Member {
             cluster_cidrs: vec!["10.77.0.0/16".parse().unwrap(), "fd00:77::/48".parse().unwrap()],
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
             node_ips: node_ips(number, outer),
+            state_dir: Some(node.config.state_dir.clone()),
             ..PeerConfig::default()
         };
         let mut member = Self { number, node, nodes: Cache::default(), follower: None };

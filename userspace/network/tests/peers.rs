@@ -10,9 +10,11 @@ use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use rustix::net::sockopt;
 use tokio::sync::oneshot;
+use tokio::sync::watch::Sender;
 use tokio_util::sync::CancellationToken;
+use userspace_network::netns::block_on;
 use userspace_network::peers::Mode;
-use userspace_network::{Clients, run};
+use userspace_network::{Clients, prepare, run};
 
 use crate::lab::{Lab, Outer, Stream, node_ip, object, ranges};
 use crate::machine::{Namespace, TIMEOUT, exchange, output, wait_for};
@@ -355,6 +357,24 @@ fn a_hostile_node_changes_no_route() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn address_of_a_user_on_the_loopback_interface_keeps_a_range_out_and_one_left_of_a_range_does_not() {
+    let lab = Lab::new(2, Mode::Auto, Outer::V4);
+    let first = lab.member(1);
+    first.wait_for_routes(2);
+    // A user's service listens on an address of its own; later the node had the second range for a while.
+    first.node.namespace.ip("addr add 10.77.40.1/32 dev lo");
+    let former = ["10.77.41.0/24".parse().unwrap()];
+    first.node.namespace.run(|| block_on(prepare(&first.node.config, &former)).unwrap().unwrap());
+    for (name, range) in [("user", "10.77.40.0/24"), ("left", "10.77.41.0/24")] {
+        first.nodes.apply(object(name, 30, &[range.to_owned()], &["192.0.2.66".parse().unwrap()]));
+    }
+    first.wait_for_routes(3);
+    let routes = first.routes();
+    assert!(routes.contains("10.77.41.0/24 via 192.0.2.66") && !routes.contains("10.77.40.0/24"), "{routes}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn restore_removes_routes_and_tunnel() {
     let mut lab = Lab::new(3, Mode::Auto, Outer::V4);
     lab.member(1).wait_for_routes(4);
@@ -385,7 +405,8 @@ fn mode_none_leaves_the_field_to_another_plugin() {
                 kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
             let clients = Clients { own: client.clone(), nodes: client };
             let shutdown = CancellationToken::new();
-            let task = tokio::spawn(run(config, clients, Ambient::system(), shutdown.clone()));
+            let task =
+                tokio::spawn(run(config, clients, Sender::default(), Ambient::system(), shutdown.clone()));
             while conflist.exists() || !first.routes().is_empty() || first.has_tunnel() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -11,6 +11,7 @@ use apiserver_client::Cache;
 use apiserver_meta::ambient::Ambient;
 use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 use serde_json::{Value, json};
+use tokio::sync::watch::Sender;
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::block_on;
 use userspace_network::{PLUGIN_NAME, cni, reconcile, retire, run_with, sweep};
@@ -150,14 +151,16 @@ fn the_network_is_set_up_when_the_node_has_its_range_and_not_before() {
         runtime.block_on(async {
             let shutdown = CancellationToken::new();
             let config = node.config.clone();
-            let task = tokio::spawn(run_with(config, nodes.clone(), Ambient::system(), shutdown.clone()));
+            let (ambient, ranges) = (Ambient::system(), Sender::default());
+            let (shown, stop) = (ranges.subscribe(), shutdown.clone());
+            let task = tokio::spawn(run_with(config, nodes.clone(), ranges, ambient, stop));
             nodes.apply(object(json!({})));
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert!(!node.config.state_dir.exists());
             // A range that cannot be used, then one that can.
             nodes.apply(object(json!({ "podCIDR": "10.77.5.0/32" })));
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert!(!conflist.exists());
+            assert!(!conflist.exists() && shown.borrow().is_empty());
             nodes.apply(object(json!({ "podCIDR": RANGE, "podCIDRs": [RANGE] })));
             let written = async {
                 while !conflist.exists() {
@@ -165,6 +168,9 @@ fn the_network_is_set_up_when_the_node_has_its_range_and_not_before() {
                 }
             };
             tokio::time::timeout(TIMEOUT, written).await.unwrap();
+            let (mut shown, range) = (shown, RANGE.parse().unwrap());
+            let known = shown.wait_for(|ranges| *ranges == [range]);
+            tokio::time::timeout(TIMEOUT, known).await.unwrap().unwrap();
             shutdown.cancel();
             task.await.unwrap();
         });

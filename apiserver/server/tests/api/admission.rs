@@ -247,6 +247,8 @@ async fn dns_servers_write_no_slices_of_other_services() {
     const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
     let api = Api::start().await;
     let dns = api.as_user(Identity::authenticated("system:kube-dns", &[]));
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.244.0.0/24"}});
+    api.post("/api/v1/nodes", node).await.expect(201);
     let slice = |name: &str, service: &str| {
         json!({
             "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service,
@@ -266,6 +268,62 @@ async fn dns_servers_write_no_slices_of_other_services() {
     dns.put(&format!("{SLICES}/metrics-server-x"), slice("metrics-server-x", "kube-dns")).await.expect(403);
     dns.delete(&format!("{SLICES}/metrics-server-x"), Value::Null).await.expect(403);
     dns.delete(&format!("{SLICES}/kube-dns-n1"), Value::Null).await.expect(200);
+}
+
+/// Somebody with the credentials of a DNS server names other addresses, which all pods' queries would go to.
+#[tokio::test(start_paused = true)]
+async fn dns_servers_name_no_address_but_their_nodes() {
+    const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
+    let api = Api::start().await;
+    let add_node = async |name: &str, range: &str, ip: &str| {
+        let node = json!({"metadata": {"name": name}, "spec": {"podCIDR": range}});
+        api.post("/api/v1/nodes", node).await.expect(201);
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": ip}]}});
+        api.patch("merge", &format!("/api/v1/nodes/{name}/status"), status).await.expect(200);
+    };
+    add_node("n1", "10.244.1.0/24", "192.0.2.1").await;
+    add_node("n2", "10.244.2.0/24", "192.0.2.2").await;
+    let rbac = "rbac.authorization.k8s.io";
+    let binding = json!({
+        "metadata": {"name": "dns-of-n1"}, "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "hawser:dns"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "system:node:n1"}],
+    });
+    api.post(&format!("/apis/{rbac}/v1/namespaces/kube-system/rolebindings"), binding).await.expect(201);
+    let node_1 = Identity::authenticated("system:node:n1", &["system:nodes"]);
+    let users = [Identity::authenticated("system:kube-dns", &[]), node_1];
+    let slice = |node: &str, address: &str| {
+        json!({
+            "metadata": {"name": format!("kube-dns-{node}"), "labels": {"kubernetes.io/service-name": "kube-dns",
+                "endpointslice.kubernetes.io/managed-by": "dns.hawser.dev"}},
+            "addressType": "IPv4", "ports": [],
+            "endpoints": [{"addresses": [address], "nodeName": node, "conditions": {"ready": true}}],
+        })
+    };
+    let own = format!("{SLICES}/kube-dns-n1");
+    for user in users {
+        let user = api.as_user(user);
+        for foreign in ["10.244.2.1", "192.0.2.2", "10.96.0.1", "203.0.113.9"] {
+            let refused = user.post(SLICES, slice("n1", foreign)).await.expect(403);
+            assert!(refused.message().contains(&format!("{foreign} is neither")), "{}", refused.text);
+        }
+        user.post(SLICES, slice("n3", "10.244.3.1")).await.expect(403);
+        for (address, code) in
+            [("10.244.1.1", 200), ("10.244.2.1", 403), ("192.0.2.1", 200), ("192.0.2.2", 403)]
+        {
+            if api.get(&own).await.code == 404 {
+                user.post(SLICES, slice("n1", address)).await.expect(201);
+            }
+            user.put(&own, slice("n1", address)).await.expect(code);
+        }
+        // The node loses its addresses; its server may still say that it ends.
+        api.delete("/api/v1/nodes/n1", Value::Null).await.expect(200);
+        user.put(&own, slice("n1", "192.0.2.1")).await.expect(403);
+        let mut ended = slice("n1", "192.0.2.1");
+        ended["endpoints"][0]["conditions"] = json!({"ready": false, "serving": false});
+        user.put(&own, ended).await.expect(200);
+        user.delete(&own, Value::Null).await.expect(200);
+        add_node("n1", "10.244.1.0/24", "192.0.2.1").await;
+    }
 }
 
 /// `kubectl apply` sends the tolerations of the manifest, without those that were added.

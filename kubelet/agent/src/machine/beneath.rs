@@ -128,11 +128,7 @@ impl Dir {
     /// Opens a regular file below this directory. Refuses links, devices, pipes and sockets without opening
     /// them.
     pub fn open_regular(&self, path: impl AsRef<Path>, flags: OFlags) -> io::Result<File> {
-        let node = self.node(path, Links::Refused)?;
-        if node.kind() != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(File::from(reopen(&node.fd, flags)?))
+        self.node(path, Links::Refused)?.open_regular(flags)
     }
 
     /// Creates a file directly below this directory; fails if the name exists.
@@ -269,6 +265,14 @@ impl Node {
     /// Returns the type of the entry.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Opens the entry if it is a regular file; devices, pipes and sockets are refused without opening them.
+    pub fn open_regular(&self, flags: OFlags) -> io::Result<File> {
+        if self.kind() != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(File::from(reopen(&self.fd, flags)?))
     }
 
     /// Returns the size in bytes.

@@ -15,7 +15,7 @@ use kubelet_cri::Resources;
 
 use crate::volumes::Content;
 
-mod beneath;
+pub(crate) mod beneath;
 pub mod cgroup;
 mod disk_usage;
 pub mod fake;

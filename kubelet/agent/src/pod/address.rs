@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Pod;
 
 /// Reads the addresses that a runtime or the node has as text.
@@ -19,6 +20,12 @@ pub fn is_at(pod: &Pod, ips: &[IpAddr], host_ips: &[IpAddr], address: SocketAddr
     } else {
         !of_the_host && ips.contains(&address.ip())
     }
+}
+
+/// Returns the first address of a sandbox that is in none of the ranges; `None` as long as no range is known.
+pub fn outside(ips: &[IpAddr], ranges: &[IpNetwork]) -> Option<IpAddr> {
+    let is_lost = |ip: &&IpAddr| !ranges.iter().any(|range| range.contains(**ip));
+    ips.iter().find(is_lost).copied().filter(|_| !ranges.is_empty())
 }
 
 /// Returns `true` if a container that may run declares this TCP port.
@@ -53,6 +60,24 @@ mod tests {
 
     fn ips(texts: &[&str]) -> Vec<IpAddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn address_is_lost_if_no_known_range_has_it() {
+        let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let both = ["10.244.1.0/24", "fd00:1::/64"];
+        for (own, known, lost) in [
+            (&["10.244.1.5", "fd00:1::5"][..], &both[..], None),
+            (&["10.244.1.5", "fd00:2::5"], &both, Some("fd00:2::5")),
+            (&["10.244.2.5"], &both, Some("10.244.2.5")),
+            // A family that the node has no range of any more.
+            (&["10.244.1.5", "fd00:1::5"], &both[..1], Some("fd00:1::5")),
+            (&["10.244.2.5"], &[], None),
+            (&[], &both, None),
+        ] {
+            let found = outside(&ips(own), &ranges(known)).map(|ip| ip.to_string());
+            assert_eq!(found.as_deref(), lost, "{own:?} {known:?}");
+        }
     }
 
     fn allowed(host_network: bool, own: &[&str], address: &str) -> bool {

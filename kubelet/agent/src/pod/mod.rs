@@ -136,6 +136,13 @@ pub fn restart_policy(pod: &Pod, role: Role, container: &Container) -> RestartPo
     }
 }
 
+/// Returns `true` if all main containers are started again whenever they end, so that the pod can be stopped for a while.
+pub fn restarts_always(pod: &Pod) -> bool {
+    let mut policies =
+        spec(pod).containers.iter().map(|container| restart_policy(pod, Role::Main, container));
+    policies.all(|policy| policy == RestartPolicy::Always)
+}
+
 /// Returns a hash of those fields of a container that cannot change without a restart, which is only the
 /// image. All other mutable fields of a pod's spec leave the container running.
 pub fn container_hash(container: &Container) -> String {

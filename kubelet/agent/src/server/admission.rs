@@ -4,7 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_rustls::server::TlsStream;
 use userspace_daemon::Place;
 
@@ -13,7 +16,7 @@ use super::{
     caller::Caller,
     pool::{PooledStream, Refusal, StreamPool},
 };
-use crate::machine::PodPlace;
+use crate::{limits, machine::PodPlace};
 
 /// The caller of a connection and the permit that it holds.
 #[derive(Clone)]
@@ -30,6 +33,8 @@ pub(super) struct Streams {
     all: StreamPool,
     /// Additional permits for logs that are not followed, used when the others are taken.
     logs: StreamPool,
+    /// Permits for logs of the node itself.
+    node_logs: Arc<Semaphore>,
 }
 
 /// Duration of a stream: open-ended, or bounded by existing data.
@@ -45,9 +50,16 @@ pub(super) struct StreamPermit {
     _place: Arc<Place>,
 }
 
+/// Permit of a log of the node that is read.
+pub(super) struct NodeLogPermit {
+    _stream: OwnedSemaphorePermit,
+    _place: Arc<Place>,
+}
+
 impl Streams {
     pub(super) fn new() -> Self {
-        Self { all: StreamPool::of_streams(), logs: StreamPool::of_bounded_logs() }
+        let node_logs = Arc::new(Semaphore::new(limits::NODE_LOG_STREAMS));
+        Self { all: StreamPool::of_streams(), logs: StreamPool::of_bounded_logs(), node_logs }
     }
 
     fn take(&self, length: StreamLength, pod: &PodPlace) -> Result<PooledStream, Refusal> {
@@ -63,6 +75,12 @@ impl Session {
     /// Takes a permit for a stream to a pod on this connection.
     pub(super) fn stream(&self, length: StreamLength, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
         Ok(StreamPermit { _stream: self.streams.take(length, pod)?, _place: Arc::clone(&self.place) })
+    }
+
+    /// Takes a permit for a log of the node; `None` if all are taken.
+    pub(super) fn node_log(&self) -> Option<NodeLogPermit> {
+        let stream = Arc::clone(&self.streams.node_logs).try_acquire_owned().ok()?;
+        Some(NodeLogPermit { _stream: stream, _place: Arc::clone(&self.place) })
     }
 }
 
@@ -99,7 +117,6 @@ mod tests {
     use super::*;
     use crate::{
         config::{ClientAuthority, Config},
-        limits,
         server::caller::identify,
     };
 

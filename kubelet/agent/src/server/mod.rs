@@ -1,4 +1,4 @@
-//! The node's server: logs, exec, attach, port-forward and metrics over TLS, for clients with a certificate
+//! The node's server: logs of containers and of the node, exec, attach, port-forward and metrics over TLS, for clients with a certificate
 //! of the cluster's authority.
 
 use std::{convert::Infallible, sync::Arc};
@@ -31,6 +31,7 @@ mod pool;
 mod query;
 mod stats;
 mod streams;
+mod system_logs;
 mod tls;
 
 use admission::{Session, StreamLength, StreamPermit, Streams};
@@ -116,6 +117,9 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
             typed(StatusCode::OK, format.media(), agent.metrics.page(format))
         }
         ["stats", "summary"] => stats::summary(&agent).await,
+        ["logs", rest @ ..] => {
+            system_logs::serve(&agent.config.system_logs, &request, rest, session.node_log()).await
+        }
         _ => not_found(),
     }
 }

@@ -97,6 +97,9 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     }
 }
 
+/// Reason of the event about a pod whose address leads to another node, and of the failure of one that does not restart.
+const ADDRESS_LOST: &str = "PodAddressLost";
+
 /// Maximum interval between steps of a pod that nothing happens to.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -105,6 +108,10 @@ impl Worker {
     async fn step(&mut self) -> Option<Duration> {
         let now = self.agent.ambient.now();
         let deadline = self.enforce_deadline(now);
+        let lost = self.agent.lost_address(&self.tracked);
+        if let Some(message) = lost.as_ref().filter(|_| !pod::restarts_always(&self.tracked.pod())) {
+            self.fail_for_good(ADDRESS_LOST, message.clone());
+        }
         if self.tracked.mode() != Mode::Run {
             return None;
         }
@@ -113,14 +120,20 @@ impl Worker {
         let resize = self.finish_resize(now).await;
         let plan = self.tracked.plan(now);
         self.record_back_offs(&plan);
-        if plan.is_idle() {
+        if plan.is_idle() && lost.is_none() {
             let until = [plan.wake_at, deadline, refresh, resize].into_iter().flatten().min();
             return Some(until.map_or(IDLE, |at| until_then(now, at)));
         }
         let tracked = Arc::clone(&self.tracked);
+        let action = async {
+            match lost {
+                Some(message) => self.leave_sandbox(message).await,
+                None => self.carry_out(plan).await,
+            }
+        };
         tokio::select! {
             biased;
-            () = self.carry_out(plan) => {}
+            () = action => {}
             () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted the plan: other things are wanted of the pod now"),
         }
         self.refresh().await;
@@ -200,11 +213,24 @@ impl Worker {
             return Some(deadline);
         }
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
-        self.agent.event(&pod, None, "DeadlineExceeded", message.clone());
-        self.tracked.change(|state| {
-            state.verdict = Some(Verdict { reason: "DeadlineExceeded", message });
-        });
+        self.fail_for_good("DeadlineExceeded", message);
         None
+    }
+
+    /// Fails a pod, for a reason that an event tells.
+    fn fail_for_good(&self, reason: &'static str, message: String) {
+        self.agent.event(&self.tracked.pod(), None, reason, message.clone());
+        self.tracked.change(|state| state.verdict = Some(Verdict { reason, message }));
+    }
+
+    /// Stops a pod that runs in a sandbox of no use, so that it gets another one after a pause: until the runtime has
+    /// read the network's configuration, it would get an address of the same range.
+    async fn leave_sandbox(&mut self, message: String) {
+        let message = format!("{message}: the pod gets a new sandbox");
+        self.agent.event(&self.tracked.pod(), None, ADDRESS_LOST, message.clone());
+        self.kill_pod(stop::grace(&self.tracked.pod())).await;
+        self.stop_sandboxes().await;
+        self.fail_pod(ADDRESS_LOST, &message);
     }
 
     fn record_back_offs(&mut self, plan: &Plan) {

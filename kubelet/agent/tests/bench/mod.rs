@@ -103,6 +103,7 @@ impl Bench {
         config.cluster_dns =
             ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
         let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
+        config.system_logs = self.path("var/log");
         config.client_authority = Some(ClientAuthority { pem: self.authority.pem.clone(), identify });
         config
     }

@@ -152,6 +152,11 @@ impl Api {
         Some(self.store(&mut state, key, object, "DELETED"))
     }
 
+    /// Deletes an object at once.
+    pub fn remove(&self, collection: &str, namespace: &str, name: &str) {
+        self.delete(collection, namespace, name, Some(0));
+    }
+
     /// Changes an object in place.
     pub fn change(&self, collection: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut state = self.state.lock().unwrap();

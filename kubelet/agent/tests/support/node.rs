@@ -3,11 +3,12 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use apiserver_meta::ambient::{Ambient, Clock, Random};
+use ipnetwork::IpNetwork;
 use jiff::{SignedDuration, Timestamp};
 use kubelet_agent::{Config, FakeMachine, Listeners, OwnPods};
 use kubelet_cri::{FakeRuntime, fake::FakeOptions};
 use serde_json::{Value, json};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Api;
@@ -37,6 +38,8 @@ pub struct Node {
     pub machine: FakeMachine,
     /// The pods of the present kubelet.
     pub own_pods: OwnPods,
+    /// The ranges of the node's pods; a network plugin without ranges at first.
+    pub pod_ranges: watch::Sender<Vec<IpNetwork>>,
     ambient: Ambient,
     kubelet: Option<(CancellationToken, JoinHandle<()>)>,
 }
@@ -48,8 +51,8 @@ impl Node {
         let nanos = Arc::new(move || i64::try_from(clock.now().as_nanosecond()).unwrap());
         let runtime = FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 9, 0, 0), 24), nanos));
         let machine = FakeMachine::new(runtime.clone(), "n1", Ipv4Addr::new(192, 0, 2, 1).into());
-        let own_pods = OwnPods::default();
-        let mut node = Self { api: Api::new(), runtime, machine, own_pods, ambient, kubelet: None };
+        let (api, own_pods, pod_ranges) = (Api::new(), OwnPods::default(), watch::Sender::default());
+        let mut node = Self { api, runtime, machine, own_pods, pod_ranges, ambient, kubelet: None };
         node.start();
         node
     }
@@ -58,7 +61,11 @@ impl Node {
         let shutdown = CancellationToken::new();
         self.own_pods = OwnPods::default();
         let run = kubelet_agent::run(
-            Config { own_pods: self.own_pods.clone(), ..Config::new("n1") },
+            Config {
+                own_pods: self.own_pods.clone(),
+                pod_ranges: self.pod_ranges.subscribe(),
+                ..Config::new("n1")
+            },
             self.api.client(),
             Arc::new(self.runtime.clone()),
             Arc::new(self.machine.clone()),

@@ -48,7 +48,7 @@ pub struct OwnFlags {
     /// Mount point of the node's cgroup2 hierarchy; detected unless given
     #[arg(long, value_name = "DIR")]
     pub cgroup_mount: Option<PathBuf>,
-    /// The cgroup whose sockets are balanced
+    /// The cgroup whose sockets are balanced, as its name in the cgroup2 hierarchy or as its directory there
     #[arg(long, value_name = "CGROUP", default_value = "/")]
     pub cgroup_root: String,
     /// Interfaces towards other hosts; detected by their addresses unless given

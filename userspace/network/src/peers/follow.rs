@@ -1,6 +1,7 @@
 //! Follows Nodes and the machine's network, and keeps the kernel's tables equal to the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::kernel::Kernel;
 use super::messages::{Effect, effect};
 use super::plan::{Planned, Refusal, Touched};
 use super::{Mode, Peer, PeerConfig, remove};
+use crate::journal::Journal;
 use crate::limits;
 use crate::netlink::NetlinkError;
 
@@ -266,6 +268,7 @@ impl Machine {
     ) -> Result<usize, NetlinkError> {
         if std::mem::take(&mut self.stale) {
             self.kernel.read()?;
+            self.kernel.underlay.given = given(config);
         }
         let mut config = config.clone();
         if config.node_ips.is_empty() {
@@ -303,6 +306,17 @@ impl Machine {
             Effect::Stale => true,
         }
     }
+}
+
+/// Returns the addresses that the node gave the loopback interface. The record is written before an address is added, and
+/// after one is removed.
+fn given(config: &PeerConfig) -> BTreeSet<IpAddr> {
+    let Some(state_dir) = &config.state_dir else { return BTreeSet::new() };
+    Journal::load(state_dir).map(|journal| journal.addresses).unwrap_or_else(|error| {
+        let error = &error as &dyn std::error::Error;
+        warn!(error, "cannot tell the node's own addresses on the loopback interface from those of users");
+        BTreeSet::new()
+    })
 }
 
 /// Opens a socket for the kernel's notices about interfaces, addresses and routes.

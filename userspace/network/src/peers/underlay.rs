@@ -45,6 +45,8 @@ impl UnderlayLink {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Underlay {
     pub links: BTreeMap<u32, UnderlayLink>,
+    /// The addresses that this node gave the loopback interface for its pods, of its present and earlier podCIDRs.
+    pub given: BTreeSet<IpAddr>,
     /// The route of the lowest metric to each destination.
     routes: BTreeMap<IpNetwork, ForeignRoute>,
     /// The prefix lengths of IPv4 destinations, then of IPv6 ones.
@@ -82,11 +84,11 @@ impl Underlay {
     }
 
     /// Returns an address in a range without which this machine loses its network: one of its own, or a
-    /// gateway. One that is left of a podCIDR that was this node's is not such an address: the loopback interface has
-    /// it, to which packets for it go whatever the routes.
+    /// gateway. One that this node gave the loopback interface for a podCIDR that was its own is not such an address:
+    /// packets for it go there whatever the routes. Any other on the loopback interface is a user's.
     pub fn needed_in(&self, range: IpNetwork) -> Option<IpAddr> {
         let left = |link: &UnderlayLink, address: IpAddr| {
-            link.is_loopback() && !address.is_loopback() && address == host_address(range)
+            link.is_loopback() && self.given.contains(&address) && address == host_address(range)
         };
         let own = self.links.values().flat_map(|link| link.addresses.iter().map(move |one| (link, *one)));
         let own = own.filter(|(link, address)| !left(link, *address)).map(|(_, address)| address);

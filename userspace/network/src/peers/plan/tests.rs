@@ -33,6 +33,7 @@ fn underlay() -> Underlay {
         addresses: addresses.iter().map(|address| ip(address)).collect(),
     };
     underlay.links.insert(1, link(65536, &["127.0.0.1", "10.244.1.1", "::1"]));
+    underlay.given.insert(ip("10.244.1.1"));
     underlay.links.insert(ETH0, link(1500, &["192.0.2.1", "2001:db8::1"]));
     for (to, gateway) in [
         ("0.0.0.0/0", Some("192.0.2.254")),
@@ -192,11 +193,17 @@ fn an_address_left_of_an_earlier_range_does_not_keep_its_next_owner_out() {
     let mut underlay = underlay();
     let heir = [node("heir", 1, &["10.244.9.0/24"], &["192.0.2.9"])];
     underlay.links.get_mut(&1).unwrap().addresses.push(ip("10.244.9.1"));
+    underlay.given.insert(ip("10.244.9.1"));
     let accepted = plan(&config(Mode::Auto), &own(), &heir, &underlay);
     assert_eq!((accepted.tables.routes.len(), accepted.refused), (1, BTreeMap::new()));
-    // Any other address may be how this machine is reached, and so may the same one on a link.
-    for (link, address) in [(1, "10.244.9.2"), (ETH0, "10.244.9.1")] {
+    // Any other address may be how this machine is reached, and so may the same one on a link, or if it is not ours.
+    for (link, address, given) in
+        [(1, "10.244.9.2", true), (ETH0, "10.244.9.1", true), (1, "10.244.9.1", false)]
+    {
         let mut underlay = underlay.clone();
+        if !given {
+            underlay.given.clear();
+        }
         underlay.links.get_mut(&link).unwrap().addresses.push(ip(address));
         let refused = plan(&config(Mode::Auto), &own(), &heir, &underlay).refused;
         assert_eq!(refused["heir"], Refusal::Covers(net("10.244.9.0/24"), ip(address)));
