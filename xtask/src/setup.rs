@@ -79,11 +79,11 @@ const NEEDS: &[Requirement] = &[
     },
     Requirement {
         what: "etcd",
-        why: "the tests run the store's suite against it",
+        why: "`up --control-planes` runs it, and the tests run the store's suite against it",
         present: || find("etcd").is_some(),
         packages: &["etcd-server"],
         command: "install etcd (3.4 or newer) from your distribution",
-        tests_only: true,
+        tests_only: false,
     },
     Requirement {
         what: "nft and iptables",
@@ -119,11 +119,11 @@ const NEEDS: &[Requirement] = &[
     },
     Requirement {
         what: "ip",
-        why: "the end-to-end test makes hosts",
+        why: "`up --nodes` and the end-to-end test make hosts",
         present: || find("ip").is_some(),
         packages: &["iproute2"],
         command: "install iproute2 from your distribution",
-        tests_only: true,
+        tests_only: false,
     },
     Requirement {
         what: "Python 3.11 or newer with venv",

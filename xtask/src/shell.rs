@@ -39,9 +39,18 @@ pub fn tools_dir() -> PathBuf {
 }
 
 /// Returns a cargo command in the workspace, using the cargo that runs xtask.
+///
+/// What `cargo run` says of the package xtask is not passed on: build scripts of dependencies watch some of these
+/// variables, and everything would be compiled again after a plain `cargo build`.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 

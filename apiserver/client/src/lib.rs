@@ -16,6 +16,6 @@ pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection,
 pub use events::Recorder;
 pub use latest::Latest;
 pub use readable::Readable;
-pub use refusal::is_namespace_terminating;
+pub use refusal::{is_namespace_terminating, message};
 pub use servers::Servers;
 pub use transport::{ConnectError, HttpBody, authority, client, connect, connect_to, in_process, user_agent};

@@ -1,4 +1,16 @@
+//! Answers of the API server that refuse a request.
+
+use apiserver_meta::error_chain;
 use kube::Error;
+
+/// Returns the words of the API server if it refused, or else the error with its causes. The error's own text repeats
+/// the whole status after the message.
+pub fn message(error: &Error) -> String {
+    match error {
+        Error::Api(status) => status.message.clone(),
+        other => error_chain(other),
+    }
+}
 
 /// Returns whether a write was refused because its namespace is being deleted, so that nothing can be
 /// created in it.

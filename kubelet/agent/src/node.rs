@@ -219,7 +219,10 @@ async fn keep_status(agent: &Agent, port: u16) {
             };
         if due {
             match write(agent, &status).await {
-                Ok(()) => reported = Some((status, Instant::now())),
+                Ok(()) => {
+                    warn_of_pressure(&previous, &status);
+                    reported = Some((status, Instant::now()));
+                }
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
                 Err(error) => {
                     warn!(error = &error as &dyn std::error::Error, "cannot write the node's status");
@@ -230,6 +233,20 @@ async fn keep_status(agent: &Agent, port: u16) {
         }
         // While the node is not ready, check often, so that readiness is reported without delay.
         tokio::time::sleep(if ready { limits::NODE_CHECK } else { Duration::from_millis(100) }).await;
+    }
+}
+
+/// Warns of pressure that is new: the scheduler gives no more pods to the node, and nothing else says why.
+fn warn_of_pressure(previous: &[NodeCondition], status: &NodeStatus) {
+    let is_under =
+        |condition: &&NodeCondition| condition.type_.ends_with("Pressure") && condition.status == "True";
+    for condition in status.conditions.iter().flatten().filter(is_under) {
+        if !previous.iter().any(|before| before.type_ == condition.type_ && is_under(&before)) {
+            warn!(
+                condition = condition.type_,
+                "the node is short of memory or disk space and gets no more pods; free some, or change --eviction-hard"
+            );
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use apiserver_client::message;
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode,
 };
@@ -129,7 +130,7 @@ pub async fn run(
         let is_forbidden = outcome.as_ref().is_err_and(rights::is_forbidden);
         if is_forbidden {
             if !std::mem::replace(&mut forbidden, true) {
-                let why = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+                let why = outcome.as_ref().err().map(message).unwrap_or_default();
                 info!(
                     why,
                     "not permitted to write this EndpointSlice; the server of `hawser up` writes those of its nodes"
@@ -137,9 +138,9 @@ pub async fn run(
             }
         } else if let Err(error) = &outcome {
             if failed {
-                debug!(%error, "cannot write the EndpointSlices of this server");
+                debug!(error = message(error), "cannot write the EndpointSlices of this server");
             } else {
-                warn!(%error, "cannot write the EndpointSlices of this server; trying again");
+                warn!(error = message(error), "cannot write the EndpointSlices of this server; trying again");
             }
         }
         failed = outcome.is_err() && !is_forbidden;

@@ -59,7 +59,7 @@ pub struct TokenCreate {
     #[arg(long, default_value = "")]
     pub description: String,
     /// Comma-separated uses of the token: signing, authentication
-    #[arg(long, value_delimiter = ',', default_values_t = ["signing".to_owned(), "authentication".to_owned()])]
+    #[arg(long, value_delimiter = ',', default_value = "signing,authentication")]
     pub usages: Vec<String>,
     /// Comma-separated groups of those who use the token, each system:bootstrappers:NAME
     #[arg(long, value_delimiter = ',', default_values_t = [DEFAULT_GROUP.to_owned()])]

@@ -46,7 +46,8 @@ impl OwnService<'_> {
         let address = self.address;
         if address.ip().is_loopback() {
             tracing::warn!(
-                "the Service kubernetes gets no endpoints, because pods cannot reach {}: give --advertise-address",
+                "the Service kubernetes gets no endpoints, because pods cannot reach {}: give --advertise-address, or \
+                 --node-ip to `hawser up`",
                 address.ip()
             );
         }

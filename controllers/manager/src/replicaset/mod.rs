@@ -7,7 +7,7 @@ mod ranking;
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, ObjectKey, Recorder, message};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
@@ -256,10 +256,7 @@ impl ReplicaSets {
 /// Returns the message of the API.
 fn cause(error: &Error) -> String {
     match error {
-        Error::Api { cause, .. } => match cause.as_ref() {
-            kube::Error::Api(status) => status.message.clone(),
-            other => other.to_string(),
-        },
+        Error::Api { cause, .. } => message(cause),
         other => other.to_string(),
     }
 }

@@ -24,6 +24,7 @@ struct Step<'a> {
 pub async fn run(args: &TraceArgs) -> Result<()> {
     let flow = TraceFlow::parse(&args.flow).context("cannot parse the flow")?;
     let signal = userspace_daemon::shutdown::on_signal()?;
+    tracing::info!("loading the tracing copy of the programs");
     let mut trace = Trace::begin(&args.look.bpf_root, &flow).context("cannot trace")?;
     let began = Instant::now();
     let until = began + Duration::from_secs(args.duration);

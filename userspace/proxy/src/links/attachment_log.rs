@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use userspace_dataplane::tables::{Interface, Role};
 
 use super::Link;
@@ -25,7 +25,12 @@ pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config)
 /// Logs the roles of interfaces, as far as they have changed.
 pub(crate) fn log_changes(before: Option<&[Interface]>, now: &[Interface]) {
     let Difference { came, went, uplinks, pods } = Difference::between(before.unwrap_or_default(), now);
-    info!(%uplinks, pods, %came, %went, "attached to interfaces");
+    let uplinks_before = before.map(|before| Difference::between(&[], before).uplinks);
+    if uplinks_before.as_ref() == Some(&uplinks) {
+        debug!(%uplinks, pods, %came, %went, "attached to interfaces");
+    } else {
+        info!(%uplinks, pods, %came, %went, "attached to interfaces");
+    }
     let had = before.is_none_or(|before| before.iter().any(|one| one.role == Role::Uplink));
     if uplinks.is_empty() && had {
         warn!(

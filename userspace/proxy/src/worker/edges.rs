@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::error_chain;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use userspace_dataplane::tables::{DataPlaneError, Interface, NodeTables};
 
 use super::{Worker, in_place};
@@ -66,7 +66,11 @@ impl Worker {
                 let all = self.config.nodeport_addresses.all;
                 self.health.listen_on((!all).then(|| tables.addresses.clone()));
                 self.metrics.exempt.set(i64::try_from(tables.exempt.len()).unwrap_or(i64::MAX));
-                info!(?tables, "the node's own settings");
+                let before = self.edges.node.as_ref().map(|before| &before.addresses);
+                if before != Some(&tables.addresses) {
+                    info!(addresses = ?tables.addresses, "the node's own addresses");
+                }
+                debug!(?tables, "the node's own settings");
                 self.edges.node = Some(tables);
             }
         }
