@@ -2,7 +2,8 @@
 //! refused with its line, never passed over.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::duration;
@@ -11,9 +12,11 @@ use crate::cache::{CacheSettings, Prefetch, Stale};
 use crate::cluster::PodMode;
 use crate::forward::{Policy, PoolSettings};
 use crate::hosts::{self, HostsRule};
+use crate::imports;
 use crate::limits;
 use crate::name::Name;
-use crate::syntax::{self, Directive, SyntaxError};
+use crate::plugins::Chain;
+use crate::syntax::{self, Directive, Find, Imported, Line, LineError, SyntaxError, wrong};
 
 /// The ports of DNS, and of DNS by TLS.
 const PORT: u16 = 53;
@@ -45,11 +48,13 @@ pub const DEFAULT: &str = "\
 ";
 
 /// A configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Corefile {
     pub cluster: Option<ClusterZone>,
     pub rules: Vec<Rule>,
     pub hosts: Vec<HostsRule>,
+    /// The plugins of server blocks that change questions and answers, with the zones of the block.
+    pub chains: Vec<(Vec<Name>, Arc<Chain>)>,
     /// The zones of all server blocks.
     pub blocks: Vec<Name>,
     /// Look for upstreams that lead back to us.
@@ -94,31 +99,65 @@ pub enum Target {
 pub enum CorefileError {
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    #[error("line {line}: {what}")]
-    Line { line: usize, what: String },
+    #[error(transparent)]
+    Line(#[from] LineError),
+    #[error("in the imported file {file}: {cause}")]
+    Imported { file: String, cause: Box<Self> },
 }
 
-fn wrong<T>(line: usize, what: impl Into<String>) -> Result<T, CorefileError> {
-    Err(CorefileError::Line { line, what: what.into() })
+impl CorefileError {
+    /// Names the file of the line, if that is an imported one.
+    fn located(self, imported: &Imported) -> Self {
+        let line = match &self {
+            Self::Syntax(error) => error.line(),
+            Self::Line(error) => error.line,
+            Self::Imported { .. } => return self,
+        };
+        match line.file.checked_sub(1).and_then(|at| imported.get(at)) {
+            Some((file, _)) => Self::Imported { file: file.clone(), cause: Box::new(self) },
+            None => self,
+        }
+    }
 }
 
 impl Corefile {
-    /// Parses a file.
+    /// Parses a file that imports no others.
     pub fn parse(text: &str) -> Result<Self, CorefileError> {
+        Self::build(text, &|_| Err("files are not read here".to_owned()), &mut Vec::new())
+    }
+
+    /// Parses the text of a file in a directory, with the files that it imports. Returns it with all their texts.
+    pub fn load(
+        text: &str,
+        directory: &Path,
+        read: &dyn Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<(Self, String), CorefileError> {
+        let mut imported = Vec::new();
+        let corefile = Self::build(text, &|pattern| imports::find(directory, pattern, read), &mut imported);
+        let corefile = corefile.map_err(|error| error.located(&imported))?;
+        let files = imported.iter().flat_map(|(path, text)| [&**path, text]);
+        Ok((corefile, std::iter::once(text).chain(files).collect::<Vec<_>>().join("\0")))
+    }
+
+    fn build(text: &str, find: Find<'_>, imported: &mut Imported) -> Result<Self, CorefileError> {
         let mut corefile = Self {
             cluster: None,
             rules: Vec::new(),
             hosts: Vec::new(),
+            chains: Vec::new(),
             blocks: Vec::new(),
             find_loops: false,
         };
-        for block in syntax::parse(text)? {
+        for block in syntax::parse(text, find, imported)? {
             corefile.add_block(&block)?;
         }
         let mut zones: Vec<String> = corefile.rules.iter().map(|rule| rule.zone.to_string()).collect();
         zones.sort();
         if let Some(pair) = zones.windows(2).find(|pair| pair[0] == pair[1]) {
-            return wrong(1, format!("the zone {} is forwarded twice: write one `forward` a zone", pair[0]));
+            return wrong(
+                Line::FIRST,
+                format!("the zone {} is forwarded twice: write one `forward` a zone", pair[0]),
+            );
         }
         Ok(corefile)
     }
@@ -133,7 +172,11 @@ impl Corefile {
             .collect::<Result<_, _>>()?;
         self.blocks.extend(&zones);
         let cache = block.block.iter().find(|plugin| plugin.name() == "cache").map(cache).transpose()?;
+        let mut chain = Chain::default();
         for plugin in &block.block {
+            if chain.add(plugin, &zones)? {
+                continue;
+            }
             match plugin.name() {
                 "forward" => {
                     for zone in &zones {
@@ -151,27 +194,30 @@ impl Corefile {
                 "loop" => self.find_loops = true,
                 // These are always on, or given by flags: pages, logs of errors, order of addresses.
                 "cache" | "errors" | "health" | "ready" | "prometheus" | "reload" | "loadbalance"
-                | "minimal" | "cancel" | "bufsize" | "log" => {}
+                | "cancel" | "bufsize" | "log" => {}
                 other => {
                     return wrong(
                         plugin.line,
                         format!(
-                            "the plugin {other:?} is not supported: there are kubernetes, hosts, forward, cache and loop"
+                            "the plugin {other:?} is not supported: there are kubernetes, hosts, forward, cache, loop, rewrite, template, autopath, acl, dns64, local, any and minimal"
                         ),
                     );
                 }
             }
         }
+        if !chain.is_empty() {
+            self.chains.push((zones, Arc::new(chain)));
+        }
         Ok(())
     }
 }
 
-fn name(text: &str, line: usize) -> Result<Name, CorefileError> {
+fn name(text: &str, line: Line) -> Result<Name, CorefileError> {
     Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is not a domain name: {error}")))
 }
 
 /// Returns the zone of a server block: `ZONE`, `ZONE:53`, `dns://ZONE:53`.
-fn server_zone(key: &str, line: usize) -> Result<Name, CorefileError> {
+fn server_zone(key: &str, line: Line) -> Result<Name, CorefileError> {
     let key = match key.split_once("://") {
         Some(("dns", rest)) => rest,
         Some((scheme, _)) => return wrong(line, format!("{scheme}:// is not supported: only dns://")),
@@ -265,7 +311,7 @@ fn hosts(plugin: &Directive, block: &[Name]) -> Result<HostsRule, CorefileError>
 }
 
 /// Returns the zones of a line `fallthrough`: all without one.
-fn fallthrough(zones: &[&str], line: usize) -> Result<Vec<Name>, CorefileError> {
+fn fallthrough(zones: &[&str], line: Line) -> Result<Vec<Name>, CorefileError> {
     if zones.is_empty() {
         return Ok(vec![Name::ROOT]);
     }
@@ -329,7 +375,7 @@ fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
     Ok(rule)
 }
 
-fn target(text: &str, line: usize) -> Result<Target, CorefileError> {
+fn target(text: &str, line: Line) -> Result<Target, CorefileError> {
     let (text, by_tls) = match text.split_once("://") {
         Some(("dns", rest)) => (rest, false),
         Some(("tls", rest)) => (rest, true),
@@ -418,7 +464,7 @@ fn cache(plugin: &Directive) -> Result<CacheSettings, CorefileError> {
     Ok(settings)
 }
 
-fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Result<u32, CorefileError> {
+fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: Line) -> Result<u32, CorefileError> {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ => wrong(line, format!("{text:?} is not a number from {} to {}", range.start(), range.end())),
@@ -426,7 +472,7 @@ fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Resu
 }
 
 /// Parses a duration in Go's form, such as `1h30m` or `500ms`; a bare number is seconds.
-fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
+fn duration(text: &str, line: Line) -> Result<Duration, CorefileError> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Ok(Duration::from_secs(seconds.into()));
     }

@@ -268,7 +268,7 @@ mod tests {
     fn answer(engine: &Engine, name: &str) -> Vec<u8> {
         let mut out = vec![0; 4096];
         let client = IpAddr::from([127, 0, 0, 1]);
-        let origin = Origin { client, transport: Transport::Udp, began: Instant::now() };
+        let origin = Origin { client, transport: Transport::Udp, began: Instant::now(), is_step: false };
         let request = question(1, name, wire::A, None);
         let Outcome::Done(length, None) = engine.answer(&request, origin, &mut out) else { panic!("{name}") };
         out.truncate(length);

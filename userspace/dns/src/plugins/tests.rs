@@ -1,0 +1,1 @@
+//! Tables of pure cases, a plugin each.
