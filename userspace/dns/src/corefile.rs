@@ -553,9 +553,37 @@ mod tests {
     }
 
     #[test]
+    fn imported_files_are_part_of_the_configuration_and_errors_name_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        let read = |path: &Path| std::fs::read_to_string(path);
+        let load = |text: &str| Corefile::load(text, directory.path(), &read);
+        write("a.server", "a.example {\n forward . 192.0.2.1\n}\n");
+        write("common.conf", "rewrite name a b\n");
+        let text = "import *.server\n.:53 {\n import common.conf\n}\n";
+        let (corefile, before) = load(text).unwrap();
+        assert_eq!((corefile.rules.len(), corefile.chains.len()), (1, 1));
+        write("b.server", "b.example {\n forward . 192.0.2.1\n}\n");
+        let (corefile, after) = load(text).unwrap();
+        assert!(corefile.rules.len() == 2 && before != after, "a new file is a change");
+        write("b.server", "b.example {\n\n rewrite edns0 nsid set\n}\n");
+        let error = load(text).unwrap_err().to_string();
+        assert!(error.contains("b.server: line 3: rewrite: \"edns0\""), "{error}");
+        write("common.conf", "import common.conf\n");
+        let error = load(".:53 {\n import common.conf\n}\n").unwrap_err().to_string();
+        assert!(
+            error.contains("common.conf: line 1: import: ") && error.contains("imports itself"),
+            "{error}"
+        );
+        assert!(
+            load("\nimport none.conf\n").unwrap_err().to_string().starts_with("line 2: import: cannot read")
+        );
+    }
+
+    #[test]
     fn unsupported_lines_are_refused_with_their_number() {
         for (text, expected) in [
-            (".:53 {\n rewrite\n}\n", "line 2: the plugin \"rewrite\""),
+            (".:53 {\n file db\n}\n", "line 2: the plugin \"file\""),
             (". {\n hosts {\n  192.0.2.1\n }\n}\n", "line 3: hosts: \"192.0.2.1\""),
             (". {\n hosts {\n  ttl 0\n }\n}\n", "line 3: \"0\" is not a number from 1"),
             (". {\n hosts\n hosts\n}\n", "line 3: `hosts` stands twice"),

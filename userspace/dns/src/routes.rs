@@ -223,6 +223,26 @@ mod tests {
     }
 
     #[test]
+    fn plugins_are_those_of_the_block_with_the_longest_zone() {
+        let build = |text: &str| {
+            let corefile = Corefile::parse(text).unwrap();
+            Routes::build(
+                &corefile,
+                &|_| "search x.example".to_owned(),
+                &|_| false,
+                &Metrics::default(),
+                None,
+            )
+        };
+        let routes = build(". {\n any\n}\nexample {\n cache\n}\na.example b.example {\n autopath /list\n}\n");
+        let chain = |text: &str| routes.chain(&Name::parse(text).unwrap());
+        assert!(chain("org").is_some() && chain("x.example").is_none());
+        let (a, b) = (chain("x.a.example").unwrap(), chain("b.example").unwrap());
+        assert!(Arc::ptr_eq(a, b) && a.autopath.is_some());
+        assert!(build(TEXT).chain(&Name::ROOT).is_none());
+    }
+
+    #[test]
     fn caches_and_upstreams_outlive_other_changes() {
         let before = build(None, "nameserver 192.0.2.9\n");
         let after = build(Some(&before), "nameserver 192.0.2.9\nnameserver 192.0.2.10\n");
