@@ -66,9 +66,9 @@ pub enum Plugin {
 /// The way in which a question is answered.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// As if there were no plugins.
+    /// By the server, without plugins.
     Pass,
-    /// Not at all.
+    /// There is no answer.
     Silence,
     /// By this response.
     Reply(Box<Response>, Plugin),
