@@ -37,6 +37,8 @@ pub struct Answer<'a> {
     limit: usize,
     counts: [u16; 3],
     truncated: bool,
+    /// Additional records are left out.
+    minimal: bool,
     /// The maximum of our own datagrams, if the client speaks EDNS.
     edns: Option<(u16, bool)>,
     question_end: usize,
@@ -55,9 +57,15 @@ impl<'a> Answer<'a> {
             limit,
             counts: [0; 3],
             truncated: false,
+            minimal: false,
             edns,
             question_end: query.question_end,
         }
+    }
+
+    /// Has additional records left out, or not.
+    pub fn set_minimal(&mut self, minimal: bool) {
+        self.minimal = minimal;
     }
 
     /// Adds a record whose data `fill` writes. One that does not fit is left out and marks the answer as
@@ -69,7 +77,7 @@ impl<'a> Answer<'a> {
         (kind, ttl): (u16, u32),
         fill: impl FnOnce(&mut Data<'_, 'a>),
     ) -> bool {
-        if self.truncated {
+        if self.truncated || self.minimal && section == Section::Additional {
             return false;
         }
         let start = self.length;

@@ -2,7 +2,8 @@
 //! refused with its line, never passed over.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::duration;
@@ -11,9 +12,11 @@ use crate::cache::{CacheSettings, Prefetch, Stale};
 use crate::cluster::PodMode;
 use crate::forward::{Policy, PoolSettings};
 use crate::hosts::{self, HostsRule};
+use crate::imports;
 use crate::limits;
 use crate::name::Name;
-use crate::syntax::{self, Directive, SyntaxError};
+use crate::plugins::Chain;
+use crate::syntax::{self, Directive, Find, Imported, Line, LineError, SyntaxError, wrong};
 
 /// The ports of DNS, and of DNS by TLS.
 const PORT: u16 = 53;
@@ -45,11 +48,13 @@ pub const DEFAULT: &str = "\
 ";
 
 /// A configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Corefile {
     pub cluster: Option<ClusterZone>,
     pub rules: Vec<Rule>,
     pub hosts: Vec<HostsRule>,
+    /// The plugins of server blocks that change questions and answers, with the zones of the block.
+    pub chains: Vec<(Vec<Name>, Arc<Chain>)>,
     /// The zones of all server blocks.
     pub blocks: Vec<Name>,
     /// Look for upstreams that lead back to us.
@@ -94,31 +99,65 @@ pub enum Target {
 pub enum CorefileError {
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    #[error("line {line}: {what}")]
-    Line { line: usize, what: String },
+    #[error(transparent)]
+    Line(#[from] LineError),
+    #[error("in the imported file {file}: {cause}")]
+    Imported { file: String, cause: Box<Self> },
 }
 
-fn wrong<T>(line: usize, what: impl Into<String>) -> Result<T, CorefileError> {
-    Err(CorefileError::Line { line, what: what.into() })
+impl CorefileError {
+    /// Names the file of the line, if that is an imported one.
+    fn located(self, imported: &Imported) -> Self {
+        let line = match &self {
+            Self::Syntax(error) => error.line(),
+            Self::Line(error) => error.line,
+            Self::Imported { .. } => return self,
+        };
+        match line.file.checked_sub(1).and_then(|at| imported.get(at)) {
+            Some((file, _)) => Self::Imported { file: file.clone(), cause: Box::new(self) },
+            None => self,
+        }
+    }
 }
 
 impl Corefile {
-    /// Parses a file.
+    /// Parses a file that imports no others.
     pub fn parse(text: &str) -> Result<Self, CorefileError> {
+        Self::build(text, &|_| Err("files are not read here".to_owned()), &mut Vec::new())
+    }
+
+    /// Parses the text of a file in a directory, with the files that it imports. Returns it with all their texts.
+    pub fn load(
+        text: &str,
+        directory: &Path,
+        read: &dyn Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<(Self, String), CorefileError> {
+        let mut imported = Vec::new();
+        let corefile = Self::build(text, &|pattern| imports::find(directory, pattern, read), &mut imported);
+        let corefile = corefile.map_err(|error| error.located(&imported))?;
+        let files = imported.iter().flat_map(|(path, text)| [&**path, text]);
+        Ok((corefile, std::iter::once(text).chain(files).collect::<Vec<_>>().join("\0")))
+    }
+
+    fn build(text: &str, find: Find<'_>, imported: &mut Imported) -> Result<Self, CorefileError> {
         let mut corefile = Self {
             cluster: None,
             rules: Vec::new(),
             hosts: Vec::new(),
+            chains: Vec::new(),
             blocks: Vec::new(),
             find_loops: false,
         };
-        for block in syntax::parse(text)? {
+        for block in syntax::parse(text, find, imported)? {
             corefile.add_block(&block)?;
         }
         let mut zones: Vec<String> = corefile.rules.iter().map(|rule| rule.zone.to_string()).collect();
         zones.sort();
         if let Some(pair) = zones.windows(2).find(|pair| pair[0] == pair[1]) {
-            return wrong(1, format!("the zone {} is forwarded twice: write one `forward` a zone", pair[0]));
+            return wrong(
+                Line::FIRST,
+                format!("the zone {} is forwarded twice: write one `forward` a zone", pair[0]),
+            );
         }
         Ok(corefile)
     }
@@ -133,7 +172,11 @@ impl Corefile {
             .collect::<Result<_, _>>()?;
         self.blocks.extend(&zones);
         let cache = block.block.iter().find(|plugin| plugin.name() == "cache").map(cache).transpose()?;
+        let mut chain = Chain::default();
         for plugin in &block.block {
+            if chain.add(plugin, &zones)? {
+                continue;
+            }
             match plugin.name() {
                 "forward" => {
                     for zone in &zones {
@@ -151,27 +194,30 @@ impl Corefile {
                 "loop" => self.find_loops = true,
                 // These are always on, or given by flags: pages, logs of errors, order of addresses.
                 "cache" | "errors" | "health" | "ready" | "prometheus" | "reload" | "loadbalance"
-                | "minimal" | "cancel" | "bufsize" | "log" => {}
+                | "cancel" | "bufsize" | "log" => {}
                 other => {
                     return wrong(
                         plugin.line,
                         format!(
-                            "the plugin {other:?} is not supported: there are kubernetes, hosts, forward, cache and loop"
+                            "the plugin {other:?} is not supported: there are kubernetes, hosts, forward, cache, loop, rewrite, template, autopath, acl, dns64, local, any and minimal"
                         ),
                     );
                 }
             }
         }
+        if !chain.is_empty() {
+            self.chains.push((zones, Arc::new(chain)));
+        }
         Ok(())
     }
 }
 
-fn name(text: &str, line: usize) -> Result<Name, CorefileError> {
+fn name(text: &str, line: Line) -> Result<Name, CorefileError> {
     Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is not a domain name: {error}")))
 }
 
 /// Returns the zone of a server block: `ZONE`, `ZONE:53`, `dns://ZONE:53`.
-fn server_zone(key: &str, line: usize) -> Result<Name, CorefileError> {
+fn server_zone(key: &str, line: Line) -> Result<Name, CorefileError> {
     let key = match key.split_once("://") {
         Some(("dns", rest)) => rest,
         Some((scheme, _)) => return wrong(line, format!("{scheme}:// is not supported: only dns://")),
@@ -265,7 +311,7 @@ fn hosts(plugin: &Directive, block: &[Name]) -> Result<HostsRule, CorefileError>
 }
 
 /// Returns the zones of a line `fallthrough`: all without one.
-fn fallthrough(zones: &[&str], line: usize) -> Result<Vec<Name>, CorefileError> {
+fn fallthrough(zones: &[&str], line: Line) -> Result<Vec<Name>, CorefileError> {
     if zones.is_empty() {
         return Ok(vec![Name::ROOT]);
     }
@@ -329,7 +375,7 @@ fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
     Ok(rule)
 }
 
-fn target(text: &str, line: usize) -> Result<Target, CorefileError> {
+fn target(text: &str, line: Line) -> Result<Target, CorefileError> {
     let (text, by_tls) = match text.split_once("://") {
         Some(("dns", rest)) => (rest, false),
         Some(("tls", rest)) => (rest, true),
@@ -418,7 +464,7 @@ fn cache(plugin: &Directive) -> Result<CacheSettings, CorefileError> {
     Ok(settings)
 }
 
-fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Result<u32, CorefileError> {
+fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: Line) -> Result<u32, CorefileError> {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ => wrong(line, format!("{text:?} is not a number from {} to {}", range.start(), range.end())),
@@ -426,7 +472,7 @@ fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Resu
 }
 
 /// Parses a duration in Go's form, such as `1h30m` or `500ms`; a bare number is seconds.
-fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
+fn duration(text: &str, line: Line) -> Result<Duration, CorefileError> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Ok(Duration::from_secs(seconds.into()));
     }
@@ -438,97 +484,4 @@ fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> String {
-        Corefile::parse(text).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn the_default_is_as_kubeadm_configures_coredns() {
-        let corefile = Corefile::parse(DEFAULT).unwrap();
-        let cluster = corefile.cluster.unwrap();
-        assert_eq!((cluster.pods, cluster.ttl, cluster.reverse.len()), (PodMode::Insecure, 30, 2));
-        assert_eq!(cluster.fallthrough.len(), 2);
-        let rule = &corefile.rules[0];
-        assert_eq!((rule.zone, rule.pool.max_concurrent), (Name::ROOT, 1000));
-        assert_eq!(rule.to, [Target::File("/etc/resolv.conf".into())]);
-        let cache = rule.cache.clone().unwrap();
-        assert_eq!((cache.success.max, cache.denial.max), (30, 30));
-        assert!(corefile.find_loops);
-    }
-
-    #[test]
-    fn lines_of_coredns_mean_the_same() {
-        let text = "example.org:53 a.example {\n  forward . 192.0.2.1 192.0.2.2:5353 [2001:db8::1]:53 {\n    except x.example.org\n    \
-            policy round_robin\n    max_fails 0\n    force_tcp\n    expire 10s\n  }\n  cache 60 {\n    success 100 50 2\n    \
-            denial 200\n    prefetch 3 2m 20%\n    serve_stale 1h30m verify\n    servfail 0s\n    disable denial cluster.local\n  }\n}\n";
-        let corefile = Corefile::parse(text).unwrap();
-        assert_eq!(
-            corefile.rules.iter().map(|rule| rule.zone.to_string()).collect::<Vec<_>>(),
-            ["example.org.", "a.example."]
-        );
-        let rule = &corefile.rules[0];
-        assert_eq!(rule.to[1], Target::Address("192.0.2.2:5353".parse().unwrap()));
-        assert_eq!(
-            (rule.pool.policy, rule.pool.max_fails, rule.pool.force_tcp),
-            (Policy::RoundRobin, 0, true)
-        );
-        assert_eq!(rule.except, [Name::parse("x.example.org").unwrap()]);
-        let cache = rule.cache.clone().unwrap();
-        assert_eq!((cache.success.capacity, cache.success.max, cache.success.min), (100, 50, 2));
-        assert_eq!((cache.denial.capacity, cache.denial.max, cache.failure_ttl), (200, 60, 0));
-        let prefetch = cache.prefetch.unwrap();
-        assert_eq!((prefetch.amount, prefetch.duration.as_secs(), prefetch.percentage), (3, 120, 20));
-        assert_eq!(cache.stale, Some(Stale { duration: Duration::from_secs(5400), verify: true }));
-        let narrow = Corefile::parse(". {\n forward example.org 192.0.2.1\n}\n").unwrap();
-        assert_eq!(narrow.rules[0].zone.to_string(), "example.org.");
-        let plain = Corefile::parse(".:53 {\n kubernetes\n}\n").unwrap().cluster.unwrap();
-        assert_eq!((plain.domain, plain.pods, plain.ttl), (None, PodMode::Disabled, 5));
-    }
-
-    #[test]
-    fn hosts_have_a_file_and_zones_of_their_own_or_those_of_the_machine_and_the_block() {
-        let text = "a.example b.example {\n hosts {\n  192.0.2.1 x.a.example y.b.example\n  no_reverse\n  reload 0\n  \
-            fallthrough\n }\n}\n. {\n hosts /etc/other example.org {\n  ttl 5\n  fallthrough a.example.org\n }\n}\n";
-        let [first, second] = Corefile::parse(text).unwrap().hosts.try_into().unwrap();
-        let names = |all: &[Name]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(names(&first.zones), ["a.example.", "b.example."]);
-        assert_eq!((first.file.to_str(), first.ttl, first.reverse), (Some("/etc/hosts"), 3600, false));
-        assert_eq!(first.inline, "192.0.2.1 x.a.example y.b.example\n");
-        assert_eq!(names(&first.fallthrough), ["."]);
-        assert_eq!(
-            (names(&second.block), names(&second.zones)),
-            (vec![".".to_owned()], vec!["example.org.".to_owned()])
-        );
-        assert_eq!((second.file.to_str(), second.ttl, second.reverse), (Some("/etc/other"), 5, true));
-        assert_eq!(names(&second.fallthrough), ["a.example.org."]);
-    }
-
-    #[test]
-    fn unsupported_lines_are_refused_with_their_number() {
-        for (text, expected) in [
-            (".:53 {\n rewrite\n}\n", "line 2: the plugin \"rewrite\""),
-            (". {\n hosts {\n  192.0.2.1\n }\n}\n", "line 3: hosts: \"192.0.2.1\""),
-            (". {\n hosts {\n  ttl 0\n }\n}\n", "line 3: \"0\" is not a number from 1"),
-            (". {\n hosts\n hosts\n}\n", "line 3: `hosts` stands twice"),
-            (".:54 {\n}\n", "line 1: port \"54\""),
-            ("tls://. {\n}\n", "line 1: tls://"),
-            (". {\n forward . https://192.0.2.1\n}\n", "line 2: forward: https://"),
-            (". {\n forward . tls:///etc/resolv.conf\n}\n", "line 2: forward: \"/etc/resolv.conf\""),
-            (". {\n forward . dns.example\n}\n", "line 2: forward: \"dns.example\" is neither"),
-            (". {\n forward .\n}\n", "line 2: forward: name between"),
-            ("a.example {\n forward b.example 192.0.2.1\n}\n", "line 2: forward: b.example. is not below"),
-            (". {\n forward . 192.0.2.1 {\n  tls a b\n }\n}\n", "line 3: forward: \"tls\""),
-            (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is not a number"),
-            (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is not a duration"),
-            (". {\n cache {\n  serve_stale -1h\n }\n}\n", "line 3: \"-1h\" is not a duration"),
-            (". {\n kubernetes a.example b.example\n}\n", "line 2: one domain"),
-            (". {\n kubernetes {\n  endpoint http://x\n }\n}\n", "line 3: kubernetes: \"endpoint\""),
-            (". {\n forward . 192.0.2.1\n}\n. {\n forward . 192.0.2.2\n}\n", "the zone . is forwarded twice"),
-        ] {
-            assert!(error(text).contains(expected), "{text}: {}", error(text));
-        }
-    }
-}
+mod tests;

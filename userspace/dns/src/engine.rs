@@ -1,6 +1,8 @@
 //! From a query to its answer. What is known is answered at once, without waiting and without an allocation
 //! for names of the cluster; the rest becomes [`Work`] for a task of its own.
 
+mod steps;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +26,8 @@ use crate::routes::{Route, Routes};
 use crate::waiting::{Place, Waiting};
 use crate::wire::{self, Flags};
 
+pub use steps::Steps;
+
 /// The state that answers follow from. Each part is swapped whole and read without a lock.
 pub struct Engine {
     pub zone: ArcSwap<Zone>,
@@ -42,6 +46,8 @@ pub struct Origin {
     pub client: IpAddr,
     pub transport: Transport,
     pub began: Instant,
+    /// The query is a step of another one, which is counted.
+    pub is_step: bool,
 }
 
 /// The outcome for a message.
@@ -51,7 +57,15 @@ pub enum Outcome {
     /// The answer has that length. The work, if any, is done for others.
     Done(usize, Option<Box<Work>>),
     /// The answer follows.
-    Later(Box<Work>),
+    Later(Pending),
+}
+
+/// A query whose answer takes time.
+pub enum Pending {
+    /// Upstreams are asked.
+    Upstreams(Box<Work>),
+    /// Plugins change the question or the answer.
+    Steps(Box<Steps>),
 }
 
 /// A query that upstreams are asked for.
@@ -65,6 +79,8 @@ pub struct Work {
     alias: Option<Box<Name>>,
     /// An answer of the cache: a fresh one, to which aliases lead, or one that has expired, in case nobody answers.
     hit: Option<Hit>,
+    /// Records that nobody asked for are left out.
+    minimal: bool,
 }
 
 impl Work {
@@ -115,17 +131,35 @@ impl Engine {
                 return Outcome::Done(length, None);
             }
         };
+        match routes.chain(&query.name) {
+            None => self.plain(&routes, message, query, origin, false, out),
+            Some(chain) => self.chained(&routes, chain, message, query, origin, out),
+        }
+    }
+
+    /// Answers a query without the plugins that change questions and answers. With `minimal`, records that nobody asked
+    /// for are left out.
+    fn plain(
+        &self,
+        routes: &Routes,
+        message: &[u8],
+        query: Query,
+        origin: Origin,
+        minimal: bool,
+        out: &mut [u8],
+    ) -> Outcome {
         let limit = limit(&query, origin.transport);
         let mut answer = Answer::begin(out, message, &query, limit, limits::DATAGRAM);
+        answer.set_minimal(minimal);
         let zone = self.zone.load();
-        match self.step(&zone, &routes, &query, &mut answer) {
+        match self.step(&zone, routes, &query, &mut answer) {
             Step::Done(code, flags, source) => {
                 let length = answer.finish(&query, code, flags);
                 let seen = Seen { request: message.len(), response: length, code, source };
                 observe(&routes.metrics.value, origin, query.kind, seen);
                 Outcome::Done(length, None)
             }
-            Step::Forward(alias) => self.forward(&routes, message, query, origin, alias, answer),
+            Step::Forward(alias) => self.forward(routes, (message, query, origin), alias, minimal, answer),
         }
     }
 
@@ -177,10 +211,9 @@ impl Engine {
     fn forward(
         &self,
         routes: &Routes,
-        message: &[u8],
-        query: Query,
-        origin: Origin,
+        (message, query, origin): (&[u8], Query, Origin),
         alias: Option<Box<Name>>,
+        minimal: bool,
         mut answer: Answer<'_>,
     ) -> Outcome {
         let asked = question(alias.as_deref(), &query);
@@ -194,19 +227,19 @@ impl Engine {
         let hit = route.cache.as_ref().and_then(|cache| cache.get(&asked, origin.began));
         let work = |route: Arc<Route>, alias, hit| {
             let request = message[..query.question_end].into();
-            Box::new(Work { query, origin, request, route, alias, hit })
+            Box::new(Work { query, origin, request, route, alias, hit, minimal })
         };
         match hit {
             // Aliases are put together from several answers, which takes an allocation.
             Some(hit) if !hit.verify && alias.is_none() => {
-                answer.copy(&hit.reply.message, hit.reply.counts, |_| hit.left);
                 let code = hit.reply.code;
+                answer.copy(&hit.reply.message, kept(minimal, code, hit.reply.counts), |_| hit.left);
                 let length = answer.finish(&query, code, flags(&query, &hit.reply));
                 let seen = Seen { request: message.len(), response: length, code, source: Source::Cache };
                 observe(&route.metrics.value, origin, query.kind, seen);
                 Outcome::Done(length, hit.refresh.then(|| work(route, None, None)))
             }
-            hit => Outcome::Later(work(route, alias, hit)),
+            hit => Outcome::Later(Pending::Upstreams(work(route, alias, hit))),
         }
     }
 
@@ -219,8 +252,20 @@ impl Engine {
         }
     }
 
+    /// Completes the answer to a query in `out`. Returns its length, 0 for silence.
+    pub async fn finish(&self, pending: &Pending, place: Place, out: &mut [u8]) -> usize {
+        match pending {
+            Pending::Upstreams(work) => self.finish_work(work, place, out).await,
+            Pending::Steps(steps) => {
+                // Each step that waits has a place of its own.
+                drop(place);
+                self.finish_steps(steps, out).await
+            }
+        }
+    }
+
     /// Asks upstreams, unless the cache has the answer, and writes it into `out`. Returns its length.
-    pub async fn finish(&self, work: &Work, place: Place, out: &mut [u8]) -> usize {
+    async fn finish_work(&self, work: &Work, place: Place, out: &mut [u8]) -> usize {
         if let Some(hit) = work.hit.as_ref().filter(|hit| !hit.verify) {
             if hit.refresh {
                 self.ask(work, Some(place));
@@ -248,8 +293,16 @@ impl Engine {
         }
     }
 
+    /// Answers a query that does not wait because too many do. Returns the length of the answer.
+    pub fn refuse(&self, pending: &Pending, out: &mut [u8]) -> usize {
+        match pending {
+            Pending::Upstreams(work) => self.refuse_work(work, out),
+            Pending::Steps(steps) => self.refuse_steps(steps, out),
+        }
+    }
+
     /// Answers a query that is not forwarded because too many are: from the cache, even if that has expired.
-    pub fn refuse(&self, work: &Work, out: &mut [u8]) -> usize {
+    fn refuse_work(&self, work: &Work, out: &mut [u8]) -> usize {
         let Some(hit) = &work.hit else {
             self.metrics.overloaded.add(1);
             return self.conclude(work, None, Source::None, out);
@@ -305,9 +358,12 @@ impl Engine {
         let query = &work.query;
         let limit = limit(query, work.origin.transport);
         let mut answer = Answer::begin(out, &work.request, query, limit, limits::DATAGRAM);
+        answer.set_minimal(work.minimal);
         let flags = flags(query, reply);
         if work.alias.is_none() {
-            answer.copy(&reply.message, reply.counts, |ttl| left.unwrap_or(ttl));
+            answer.copy(&reply.message, kept(work.minimal, reply.code, reply.counts), |ttl| {
+                left.unwrap_or(ttl)
+            });
             return answer.finish(query, reply.code, flags);
         }
         // The cluster's aliases stand before the upstream's records.
@@ -318,6 +374,7 @@ impl Engine {
         match joined(&out[..length], counts, &reply.message) {
             Some((message, counts)) => {
                 let mut answer = Answer::begin(out, &work.request, query, limit, limits::DATAGRAM);
+                let counts = kept(work.minimal, reply.code, counts);
                 answer.copy(&message, counts, |ttl| left.map_or(ttl, |left| ttl.min(left)));
                 answer.finish(query, reply.code, flags)
             }
@@ -402,6 +459,12 @@ fn joined(aliases: &[u8], count: u16, reply: &[u8]) -> Option<(Vec<u8>, [u16; 3]
     Some((bytes, counts))
 }
 
+/// Returns the numbers of the records of a message that are copied into a minimal answer: those of a failure, of one
+/// without records and of a referral as well.
+fn kept(minimal: bool, code: u8, counts: [u16; 3]) -> [u16; 3] {
+    if minimal && code == wire::NO_ERROR && counts[0] > 0 { [counts[0], 0, 0] } else { counts }
+}
+
 /// Returns the maximum length of an answer.
 fn limit(query: &Query, transport: Transport) -> usize {
     match transport {
@@ -432,6 +495,9 @@ struct Seen {
 
 fn observe(zone: &ZoneMetrics, origin: Origin, kind: u16, seen: Seen) {
     let Seen { request, response, code, source } = seen;
+    if origin.is_step {
+        return;
+    }
     zone.observe(&Observation {
         transport: origin.transport,
         is_v4: origin.client.is_ipv4(),

@@ -64,8 +64,8 @@ struct Changes {
     services: BTreeSet<ObjectKey>,
     namespaces: BTreeSet<String>,
     pods: BTreeSet<(String, IpAddr)>,
-    /// The slices of each Service, by name.
-    slices: BTreeMap<ObjectKey, BTreeSet<String>>,
+    /// The slices of each Service: the objects of the cache, which take no memory of their own here.
+    slices: BTreeMap<ObjectKey, Box<[Arc<Slice>]>>,
     /// The pods that have an address.
     owners: BTreeMap<(String, IpAddr), BTreeSet<String>>,
     /// Times of the changes that led to those of slices, by Service.
@@ -94,15 +94,11 @@ impl Tracker {
             if let Some(time) = slice.trigger.filter(|_| is_measured) {
                 changes.triggers.push((service.clone(), time));
             }
-            let names = changes.slices.entry(service.clone()).or_default();
-            let name = slice.names().1;
-            if exists {
-                names.insert(name.to_owned());
-            } else {
-                names.remove(name);
-            }
-            if names.is_empty() {
-                changes.slices.remove(&service);
+            let before = changes.slices.remove(&service).unwrap_or_default();
+            let others = before.iter().filter(|other| other.names() != slice.names());
+            let slices: Box<[Arc<Slice>]> = others.chain(exists.then_some(slice)).cloned().collect();
+            if !slices.is_empty() {
+                changes.slices.insert(service.clone(), slices);
             }
             changes.services.insert(service);
         }
@@ -186,10 +182,10 @@ fn subscribe(caches: &Caches, tracker: &Arc<Tracker>) {
 fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
     let (services, mut namespaces, pods, triggers) = {
         let mut changes = tracker.lock();
-        let services: Vec<(ObjectKey, Vec<String>)> = std::mem::take(&mut changes.services)
+        let services: Vec<(ObjectKey, Box<[Arc<Slice>]>)> = std::mem::take(&mut changes.services)
             .into_iter()
             .map(|key| {
-                let slices = changes.slices.get(&key).into_iter().flatten().cloned().collect();
+                let slices = changes.slices.get(&key).cloned().unwrap_or_default();
                 (key, slices)
             })
             .collect();
@@ -204,10 +200,6 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
         namespaces.extend(services.iter().map(|(key, _)| key.namespace.to_string()));
     }
     for (key, slices) in services {
-        let slices: Vec<Arc<Slice>> = slices
-            .iter()
-            .filter_map(|name| caches.slices.get(&ObjectKey::new(&key.namespace, name)))
-            .collect();
         let records = caches.services.get(&key).map(|service| Records::compile(&service, &slices));
         zone.set_service(&key.namespace, &key.name, records);
     }
@@ -268,7 +260,7 @@ mod tests {
     fn answer(engine: &Engine, name: &str) -> Vec<u8> {
         let mut out = vec![0; 4096];
         let client = IpAddr::from([127, 0, 0, 1]);
-        let origin = Origin { client, transport: Transport::Udp, began: Instant::now() };
+        let origin = Origin { client, transport: Transport::Udp, began: Instant::now(), is_step: false };
         let request = question(1, name, wire::A, None);
         let Outcome::Done(length, None) = engine.answer(&request, origin, &mut out) else { panic!("{name}") };
         out.truncate(length);

@@ -83,6 +83,27 @@ pub const MEASURED: usize = 1_024;
 pub const CONFIGURATION: u64 = 1 << 20;
 /// Maximum depth of blocks in it.
 pub const BLOCKS: usize = 4;
+/// Maximum number of lines with those that are imported, of lines `import`, of imported files, and of imports within each
+/// other.
+pub const LINES: usize = 50_000;
+pub const IMPORTS: usize = 1_000;
+pub const IMPORTED_FILES: usize = 100;
+pub const IMPORT_DEPTH: usize = 8;
+/// Maximum number of lines `rewrite`, `template` and `acl` together, each, in one server block.
+pub const RULES: usize = 1_000;
+/// Maximum number of regular expressions in one server block, of bytes of one, and of bytes of memory of its program and
+/// of the states that are remembered. The time to match a name is in proportion to the program.
+pub const PATTERNS: usize = 128;
+pub const PATTERN: usize = 1_000;
+pub const PATTERN_PROGRAM: usize = 64 << 10;
+pub const PATTERN_STATES: usize = 256 << 10;
+/// Maximum number of records of one template, and of bytes of the text of one record.
+pub const TEMPLATE_RECORDS: usize = 64;
+pub const TEMPLATE_RECORD: usize = 4 << 10;
+/// Maximum number of domains in which a short name is looked up.
+pub const SEARCH: usize = 16;
+/// Length of the buffer for an answer that plugins go on with, if the client asked by UDP.
+pub const STEP: usize = 8 << 10;
 /// Interval between looks at the configuration and the node's resolvers.
 pub const REREAD: Duration = Duration::from_secs(5);
 /// Time for a question that was sent upstream to come back to us, if there is a loop.

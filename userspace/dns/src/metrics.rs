@@ -57,14 +57,24 @@ pub enum Source {
     Hosts,
     Cache,
     Forward,
+    Local,
+    Any,
+    Acl,
+    Template,
+    Rewrite,
     None,
 }
 
-const SOURCES: [(Source, &str); 5] = [
+const SOURCES: [(Source, &str); 10] = [
     (Source::Cluster, "kubernetes"),
     (Source::Hosts, "hosts"),
     (Source::Cache, "cache"),
     (Source::Forward, "forward"),
+    (Source::Local, "local"),
+    (Source::Any, "any"),
+    (Source::Acl, "acl"),
+    (Source::Template, "template"),
+    (Source::Rewrite, "rewrite"),
     (Source::None, ""),
 ];
 

@@ -92,6 +92,13 @@ impl Name {
         (own[at..] == *suffix && is_boundary(own, at)).then_some(&own[..at])
     }
 
+    /// Returns the name with labels in wire form before it; `None` if that is too long.
+    pub fn with(&self, labels: &[u8]) -> Option<Self> {
+        let bytes = [labels, self.bytes()].concat();
+        let (name, taken) = Self::read(&bytes).ok()?;
+        (taken == bytes.len()).then_some(name)
+    }
+
     /// Returns the number of labels, without the root's.
     pub fn depth(&self) -> usize {
         labels(self.bytes()).count()

@@ -14,6 +14,7 @@ use crate::hosts::Hosts;
 use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
+use crate::plugins::Chain;
 
 /// Names below a zone, with their upstreams.
 pub struct Route {
@@ -30,9 +31,11 @@ pub struct Route {
 pub struct Routes {
     /// The deepest zones first.
     routes: Vec<Arc<Route>>,
-    /// The zones of server blocks, if one has the plugin `hosts`; else there is nothing to look up.
+    /// The zones of server blocks, if one has the plugin `hosts` or a chain; else there is nothing to look up.
     blocks: Vec<Name>,
     hosts: Vec<Hosts>,
+    /// The plugins that change questions and answers, by the zones of their server block.
+    chains: Vec<(Vec<Name>, Arc<Chain>)>,
     /// Zones of addresses that are looked up among the cluster's.
     reverse: Vec<Name>,
     /// Zones of addresses that are forwarded if the cluster has none.
@@ -83,10 +86,14 @@ impl Routes {
         routes.sort_by_key(|route| std::cmp::Reverse(route.zone.depth()));
         let cluster = corefile.cluster.as_ref();
         let hosts = corefile.hosts.iter().map(|rule| Hosts::new(rule.clone(), &read(&rule.file)));
+        let chains =
+            corefile.chains.iter().map(|(zones, chain)| (zones.clone(), Chain::searching(chain, read)));
+        let has_blocks = !corefile.hosts.is_empty() || !corefile.chains.is_empty();
         Self {
             routes,
-            blocks: if corefile.hosts.is_empty() { Vec::new() } else { corefile.blocks.clone() },
+            blocks: if has_blocks { corefile.blocks.clone() } else { Vec::new() },
             hosts: hosts.collect(),
+            chains: chains.collect(),
             reverse: cluster.map(|zone| zone.reverse.clone()).unwrap_or_default(),
             fallthrough: cluster.map(|zone| zone.fallthrough.clone()).unwrap_or_default(),
             metrics: metrics.zones.get(&["."]),
@@ -103,11 +110,25 @@ impl Routes {
         self.routes.iter().find(|route| is_below(&route.zone) && !route.except.iter().any(is_below))
     }
 
-    /// Returns the lines of `hosts` in the server block of a name: the one with the longest zone.
+    /// Returns the lines of `hosts` in the server block of a name.
     pub fn hosts(&self, name: &Name) -> Option<&Hosts> {
-        let around = self.blocks.iter().filter(|zone| name.below(zone).is_some());
-        let block = around.max_by_key(|zone| zone.bytes().len())?;
+        let block = self.block(name)?;
         self.hosts.iter().find(|hosts| hosts.rule.block.contains(block))
+    }
+
+    /// Returns the plugins in the server block of a name that change questions and answers.
+    pub fn chain(&self, name: &Name) -> Option<&Arc<Chain>> {
+        if self.chains.is_empty() {
+            return None;
+        }
+        let block = self.block(name)?;
+        self.chains.iter().find(|(zones, _)| zones.contains(block)).map(|(_, chain)| chain)
+    }
+
+    /// Returns the zone of the server block of a name: the longest one.
+    fn block(&self, name: &Name) -> Option<&Name> {
+        let around = self.blocks.iter().filter(|zone| name.below(zone).is_some());
+        around.max_by_key(|zone| zone.bytes().len())
     }
 
     /// Returns the zone of a name of an address that is looked up among the cluster's: the deepest one.
@@ -199,6 +220,26 @@ mod tests {
         assert_eq!(routes.reverse_zone(&name("1.0.0.10.in-addr.arpa")), Some(&name("in-addr.arpa")));
         assert_eq!(routes.reverse_zone(&name("ip6.arpa")), None);
         assert!(routes.falls_through(&name("1.0.0.10.in-addr.arpa")));
+    }
+
+    #[test]
+    fn plugins_are_those_of_the_block_with_the_longest_zone() {
+        let build = |text: &str| {
+            let corefile = Corefile::parse(text).unwrap();
+            Routes::build(
+                &corefile,
+                &|_| "search x.example".to_owned(),
+                &|_| false,
+                &Metrics::default(),
+                None,
+            )
+        };
+        let routes = build(". {\n any\n}\nexample {\n cache\n}\na.example b.example {\n autopath /list\n}\n");
+        let chain = |text: &str| routes.chain(&Name::parse(text).unwrap());
+        assert!(chain("org").is_some() && chain("x.example").is_none());
+        let (a, b) = (chain("x.a.example").unwrap(), chain("b.example").unwrap());
+        assert!(Arc::ptr_eq(a, b) && a.autopath.is_some());
+        assert!(build(TEXT).chain(&Name::ROOT).is_none());
     }
 
     #[test]

@@ -85,14 +85,16 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Reads the configuration. Returns it with its text.
+/// Reads the configuration. Returns it with its text and those of the files that it imports.
 fn load(config: &Config) -> Result<(Corefile, ClusterZone, String), StartError> {
     let text = match &config.file {
         Some(path) => read(path).map_err(|cause| StartError::Read { path: path.clone(), cause })?,
         None => corefile::DEFAULT.to_owned(),
     };
-    let parsed = Corefile::parse(&text);
-    let corefile = parsed.map_err(|cause| StartError::Corefile { path: config.file.clone(), cause })?;
+    let directory = config.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    let loaded = Corefile::load(&text, directory, &read);
+    let (corefile, text) =
+        loaded.map_err(|cause| StartError::Corefile { path: config.file.clone(), cause })?;
     let mut cluster = corefile.cluster.clone().ok_or(StartError::NoCluster)?;
     if config.file.is_none() {
         cluster.domain = None;
@@ -132,7 +134,14 @@ impl Rules {
             corefile::Target::Address(_) | corefile::Target::Tls(_) => None,
         });
         let hosts = corefile.hosts.iter().map(|hosts| read(&hosts.file).unwrap_or_default());
-        std::iter::once(text.to_owned()).chain(files).chain(hosts).collect::<Vec<_>>().join("\0")
+        let search = corefile.chains.iter().filter_map(|(_, chain)| chain.autopath.as_ref());
+        let search = search.map(|autopath| read(&autopath.file()).unwrap_or_default());
+        std::iter::once(text.to_owned())
+            .chain(files)
+            .chain(hosts)
+            .chain(search)
+            .collect::<Vec<_>>()
+            .join("\0")
     }
 
     /// Reads all files again. Returns `true` if the rules have to be built anew.

@@ -155,6 +155,17 @@ pub fn is_failure(code: u8) -> bool {
     !matches!(code, NO_ERROR | NAME_ERROR)
 }
 
+/// Returns a response code by its mnemonic or number.
+pub fn code(text: &str) -> Option<u8> {
+    const NAMES: [&str; 11] = [
+        "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET",
+        "NOTAUTH", "NOTZONE",
+    ];
+    let number = text.parse().ok().filter(|code| usize::from(*code) < NAMES.len());
+    number
+        .or_else(|| (0..).zip(NAMES).find(|(_, name)| name.eq_ignore_ascii_case(text)).map(|(code, _)| code))
+}
+
 /// Returns the mnemonic of a response code.
 pub fn code_name(code: u8) -> &'static str {
     match code {

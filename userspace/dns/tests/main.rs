@@ -6,6 +6,7 @@
 mod clients;
 mod forgery;
 mod forward;
+mod plugins;
 mod server;
 mod stale;
 mod support;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use apiserver_client::{ObjectKey, Projection};
 use jiff::Timestamp;
@@ -76,7 +77,8 @@ pub struct Service {
     name: Box<str>,
     version: Option<NonZeroU64>,
     pub shape: Shape,
-    pub ports: Box<[Port]>,
+    /// The same ones as those of the records.
+    pub ports: Arc<[Port]>,
     /// Endpoints have records before they are ready.
     pub publish_not_ready: bool,
     /// A controller writes its slices, from the pods of its namespace.

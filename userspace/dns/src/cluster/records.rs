@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use super::objects::{Port, Protocol, Service, Shape, Slice};
 use crate::limits;
@@ -21,7 +22,7 @@ pub struct Records {
     /// Endpoints with a host name.
     pub hosts: Box<[Host]>,
     /// Ports of the Service, or of the endpoints of a headless one.
-    pub ports: Box<[Port]>,
+    pub ports: Arc<[Port]>,
     /// Endpoints by port, of a headless Service.
     pub targets: Box<[Target]>,
 }
@@ -94,7 +95,7 @@ impl Records {
             Shape::Unresolved => return Self::default(),
             Shape::Addresses(own) => Self {
                 own: Addresses::of(own.iter().copied()),
-                ports: service.ports.clone(),
+                ports: Arc::clone(&service.ports),
                 ..Self::default()
             },
             Shape::Headless => Self { headless: true, ..Self::default() },
@@ -156,7 +157,7 @@ impl Records {
         targets.sort_unstable();
         targets.dedup();
         // A port exists as long as an endpoint has it.
-        self.ports = ports.into_boxed_slice();
+        self.ports = ports.into();
         self.targets = targets.into_boxed_slice();
     }
 

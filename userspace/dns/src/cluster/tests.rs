@@ -389,3 +389,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_parts_of_a_service_stay_small() {
+    // Ten thousand Services are common. jemalloc rounds up to these sizes, and each object has two counts before it.
+    let sizes = [
+        (size_of::<Service>() + 16, 128),
+        (size_of::<Slice>() + 16, 192),
+        (size_of::<Records>() + 16, 224),
+        (size_of::<Endpoint>(), 40),
+    ];
+    for (at, (size, most)) in sizes.into_iter().enumerate() {
+        assert!(size <= most, "{at}: {size} bytes");
+    }
+    let service = service(json!({"clusterIPs": ["10.96.0.1"], "ports": [{"name": "http", "port": 80}]}));
+    let records = Records::compile::<Slice>(&service, &[]);
+    assert!(std::sync::Arc::ptr_eq(&service.ports, &records.ports), "they share their ports");
+}

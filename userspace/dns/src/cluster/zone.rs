@@ -34,8 +34,8 @@ pub struct Zone {
     namespaces: OrdSet<Box<[u8]>>,
     /// Names of addresses.
     reverse: OrdSet<Pointer>,
-    /// Namespaces and addresses of pods, if they are verified.
-    pods: OrdSet<(Box<[u8]>, IpAddr)>,
+    /// Addresses of pods with their namespaces, if they are verified.
+    pods: OrdSet<(IpAddr, Box<[u8]>)>,
     /// Serial number of the SOA record.
     serial: u32,
     /// The first lists of all objects are in it: what is missing does not exist.
@@ -142,12 +142,20 @@ impl Zone {
 
     /// Adds or removes an address of a pod.
     pub fn set_pod(&mut self, namespace: &str, address: IpAddr, exists: bool) {
-        let key = (namespace.as_bytes().into(), address);
+        let key = (address, namespace.as_bytes().into());
         if exists {
             self.pods.insert(key);
         } else {
             self.pods.remove(&key);
         }
+    }
+
+    /// Returns the namespace of the pods with an address, if they are verified and all are of one namespace.
+    pub fn namespace_of(&self, address: IpAddr) -> Option<Box<[u8]>> {
+        let mut found =
+            self.pods.range((address, Box::default())..).take_while(|(other, _)| *other == address);
+        let (_, namespace) = found.next()?;
+        found.next().is_none().then(|| namespace.clone())
     }
 
     /// Answers a question about a name of which `below` is the part before the cluster's domain. `owner` is
@@ -312,7 +320,7 @@ impl Zone {
         let exists = match self.settings.pods {
             PodMode::Disabled => false,
             PodMode::Insecure => self.namespaces.contains(namespace),
-            PodMode::Verified => self.pods.contains(&(namespace.into(), address)),
+            PodMode::Verified => self.pods.contains(&(address, namespace.into())),
         };
         if exists { Node::Member(Member::Address(address)) } else { Node::Missing }
     }

@@ -42,7 +42,7 @@ async fn connection(mut stream: TcpStream, client: IpAddr, engine: &Arc<Engine>)
         let Some(request) = timeout(limits::IDLE, read(&mut stream)).await?? else { return Ok(()) };
         // Taken for the time of one query, so that idle connections hold none.
         let mut out = vec![0; limits::MESSAGE];
-        let origin = Origin { client, transport: Transport::Tcp, began: Instant::now() };
+        let origin = Origin { client, transport: Transport::Tcp, began: Instant::now(), is_step: false };
         let length = match engine.answer(&request, origin, &mut out) {
             Outcome::Silence => return Ok(()),
             Outcome::Done(length, renew) => {
@@ -51,11 +51,14 @@ async fn connection(mut stream: TcpStream, client: IpAddr, engine: &Arc<Engine>)
                 }
                 length
             }
-            Outcome::Later(work) => match engine.waiting.enter(client) {
-                Some(place) => engine.finish(&work, place, &mut out).await,
-                None => engine.refuse(&work, &mut out),
+            Outcome::Later(pending) => match engine.waiting.enter(client) {
+                Some(place) => engine.finish(&pending, place, &mut out).await,
+                None => engine.refuse(&pending, &mut out),
             },
         };
+        if length == 0 {
+            return Ok(());
+        }
         let prefix = (length as u16).to_be_bytes();
         let message = [&prefix, &out[..length]].concat();
         timeout(limits::IDLE, stream.write_all(&message)).await??;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::engine::{Engine, Origin, Outcome, Work};
+use crate::engine::{Engine, Origin, Outcome, Pending, Work};
 use crate::limits;
 use crate::metrics::Transport;
 
@@ -42,7 +42,8 @@ fn one(socket: &Arc<UdpSocket>, engine: &Arc<Engine>, request: &[u8], client: So
         engine.metrics.strangers.add(1);
         return;
     }
-    let origin = Origin { client: client.ip(), transport: Transport::Udp, began: Instant::now() };
+    let origin =
+        Origin { client: client.ip(), transport: Transport::Udp, began: Instant::now(), is_step: false };
     match engine.answer(request, origin, out) {
         Outcome::Silence => {}
         Outcome::Done(length, renew) => {
@@ -51,7 +52,7 @@ fn one(socket: &Arc<UdpSocket>, engine: &Arc<Engine>, request: &[u8], client: So
                 spawn_renewal(engine, &work);
             }
         }
-        Outcome::Later(work) => later(socket, engine, work, client, out),
+        Outcome::Later(pending) => later(socket, engine, pending, client, out),
     }
 }
 
@@ -62,17 +63,25 @@ fn send(socket: &UdpSocket, answer: &[u8], client: SocketAddr) {
     }
 }
 
-fn later(socket: &Arc<UdpSocket>, engine: &Arc<Engine>, work: Box<Work>, client: SocketAddr, out: &mut [u8]) {
+fn later(
+    socket: &Arc<UdpSocket>,
+    engine: &Arc<Engine>,
+    pending: Pending,
+    client: SocketAddr,
+    out: &mut [u8],
+) {
     let Some(place) = engine.waiting.enter(client.ip()) else {
-        let length = engine.refuse(&work, out);
+        let length = engine.refuse(&pending, out);
         send(socket, &out[..length], client);
         return;
     };
     let (socket, engine) = (Arc::clone(socket), Arc::clone(engine));
     tokio::spawn(async move {
         let mut out = vec![0; limits::DATAGRAM];
-        let length = engine.finish(&work, place, &mut out).await;
-        send(&socket, &out[..length], client);
+        let length = engine.finish(&pending, place, &mut out).await;
+        if length > 0 {
+            send(&socket, &out[..length], client);
+        }
     });
 }
 
