@@ -34,6 +34,7 @@ pub struct Objects {
     metrics: Metrics,
     /// The ways to the pods of webhooks.
     kubelets: Option<Kubelets>,
+    conversions: conversion::Calls,
     event_ttl: Duration,
 }
 
@@ -58,6 +59,7 @@ impl Objects {
             ambient,
             metrics,
             kubelets,
+            conversions: conversion::Calls::default(),
             event_ttl,
         }
     }
@@ -122,9 +124,16 @@ impl Objects {
         &self.caches
     }
 
+    /// Returns the calls of conversion webhooks.
+    pub fn conversions(&self) -> &conversion::Calls {
+        &self.conversions
+    }
+
     /// Returns what a call of a conversion webhook needs.
     pub fn webhook_caller(&self) -> conversion::Caller<'_> {
         conversion::Caller {
+            calls: &self.conversions,
+            refusable: true,
             caches: &self.caches,
             kubelets: self.kubelets.as_ref(),
             metrics: &self.metrics,
