@@ -43,7 +43,7 @@ pub const READ_AGAIN: usize = 16;
 pub const LIST_PIECE: usize = 64 * 1024;
 /// Calls of conversion webhooks under way at one time: each has a place in any tunnel.
 pub const CONVERSIONS: usize = TUNNEL_WEBHOOK_STREAMS;
-/// Bytes of the objects in these calls. A call with more takes all of them.
+/// Bytes of the objects in these calls. A call with more than an account may have counts as that, and goes alone.
 pub const CONVERSION_BYTES: usize = 32 << 20;
 /// One kind may take this part of both, a quarter, and an account its share of the kind's part and of the whole.
 pub const SHARE_OF_CONVERTED_KIND: usize = 4;

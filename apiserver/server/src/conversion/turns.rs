@@ -52,9 +52,8 @@ impl Share {
         })
     }
 
-    /// Waits for room for a call with so many bytes; one with more than there may be takes all.
-    async fn enter(self: Arc<Self>, bytes: usize) -> Entered {
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.most_units);
+    /// Waits for room for a call with so many units.
+    async fn enter(self: Arc<Self>, units: u32) -> Entered {
         let open = "no share is ever closed";
         let call = Arc::clone(&self.calls).acquire_owned().await.expect(open);
         let units = Arc::clone(&self.units).acquire_many_owned(units).await.expect(open);
@@ -80,12 +79,15 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of a call that converts objects of this many bytes, for `account` or for the server itself.
-    /// `kind` is the name of the definition.
+    /// Waits for the turn of a call that converts objects of this many bytes, for `account` or for the server itself. One
+    /// with more bytes than the smallest share has takes all of that. `kind` is the name of the definition.
     pub async fn take(&self, kind: &str, account: Option<&Account>, bytes: usize) -> Turn {
-        let mut entered = Vec::with_capacity(4);
-        for share in self.shares(kind, account) {
-            entered.push(share.enter(bytes).await);
+        let shares = self.shares(kind, account);
+        let most = shares.iter().map(|share| share.most_units).min().unwrap_or(1);
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, most);
+        let mut entered = Vec::with_capacity(shares.len());
+        for share in shares {
+            entered.push(share.enter(units).await);
         }
         Turn(entered)
     }
