@@ -29,6 +29,12 @@ pub struct Calls {
     lookups: Arc<Lookups>,
 }
 
+/// A server whose webhooks can be called from a task.
+pub trait Host: Send + Sync {
+    /// Returns what a call needs.
+    fn webhook_caller(&self) -> Caller<'_>;
+}
+
 /// The parts of a server that a call of a webhook needs.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {

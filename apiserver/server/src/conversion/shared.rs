@@ -12,10 +12,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::turns::Turn;
-use super::{Calls, webhook};
+use super::{Calls, Host, webhook};
 use crate::clients::accounts::Account;
 use crate::limits;
-use crate::objects::Objects;
 
 /// A state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,12 +73,12 @@ enum Progress {
 
 /// Converts objects for a watcher of `account`, in their order. Waits for the turns of calls as long as it takes.
 pub async fn convert(
-    objects: Arc<Objects>,
+    host: Arc<dyn Host>,
     custom: Arc<Custom>,
     account: Option<Arc<Account>>,
     wanted: Vec<Wanted>,
 ) -> Result<Vec<Bytes>, ApiError> {
-    let Calls { turns, shared, .. } = objects.conversions();
+    let Calls { turns, shared, .. } = host.webhook_caller().calls;
     let keys: Vec<Key> = wanted.iter().map(|wanted| Key::new(&custom, &wanted.state)).collect();
     let mut done: Vec<Option<Bytes>> = vec![None; wanted.len()];
     // A call of another watcher has failed, which may be because of an object that only that one needs.
@@ -105,7 +104,7 @@ pub async fn convert(
         }
         let bytes = missing.iter().map(|index| wanted[*index].text.len()).sum();
         let turn = turns.take(&custom.definition.name, account.as_deref(), bytes).await;
-        let claim = Claim::new(&objects, &custom, missing.iter().map(|index| (*index, &keys[*index])), alone);
+        let claim = Claim::new(&host, &custom, missing.iter().map(|index| (*index, &keys[*index])), alone);
         let texts = claim.texts(&wanted);
         if texts.is_empty() {
             continue;
@@ -123,7 +122,7 @@ pub async fn convert(
 
 /// The conversions that one call makes.
 struct Claim {
-    objects: Arc<Objects>,
+    host: Arc<dyn Host>,
     /// Keeps the definition of the keys alive.
     custom: Arc<Custom>,
     entries: Vec<Entry>,
@@ -140,12 +139,12 @@ struct Entry {
 impl Claim {
     /// Claims those of the conversions that no call has by now; all of them if the call is to be for one watcher alone.
     fn new<'a>(
-        objects: &Arc<Objects>,
+        host: &Arc<dyn Host>,
         custom: &Arc<Custom>,
         missing: impl Iterator<Item = (usize, &'a Key)>,
         alone: bool,
     ) -> Self {
-        let mut all = objects.conversions().shared.lock();
+        let mut all = host.webhook_caller().calls.shared.lock();
         let mut entries = Vec::new();
         for (index, key) in missing {
             if all.kept.get(key).is_some() {
@@ -164,7 +163,7 @@ impl Claim {
             entries.push(Entry { index, key: Key::clone(key), outcome });
         }
         drop(all);
-        Self { objects: Arc::clone(objects), custom: Arc::clone(custom), entries }
+        Self { host: Arc::clone(host), custom: Arc::clone(custom), entries }
     }
 
     /// Returns the objects that it is about.
@@ -176,7 +175,7 @@ impl Claim {
     async fn call(mut self, texts: Vec<Bytes>, turn: Turn) -> Result<Vec<Bytes>, ApiError> {
         let converted = self.converted(texts).await;
         let entries = std::mem::take(&mut self.entries);
-        let mut all = self.objects.conversions().shared.lock();
+        let mut all = self.host.webhook_caller().calls.shared.lock();
         for entry in entries.iter().filter(|entry| entry.outcome.is_some()) {
             all.under_way.remove(&entry.key);
         }
@@ -207,7 +206,7 @@ impl Claim {
         };
         let mut values = texts.iter().map(read).collect::<Result<Vec<Value>, ApiError>>()?;
         drop(texts);
-        webhook::convert_in_turn(self.objects.webhook_caller(), &self.custom, &mut values).await?;
+        webhook::convert_in_turn(self.host.webhook_caller(), &self.custom, &mut values).await?;
         Ok(values.into_iter().map(|value| Bytes::from(ordered::json_text(&value))).collect())
     }
 }
@@ -218,7 +217,7 @@ impl Drop for Claim {
         if self.entries.is_empty() {
             return;
         }
-        let mut all = self.objects.conversions().shared.lock();
+        let mut all = self.host.webhook_caller().calls.shared.lock();
         for entry in self.entries.iter().filter(|entry| entry.outcome.is_some()) {
             all.under_way.remove(&entry.key);
         }

@@ -124,11 +124,6 @@ impl Objects {
         &self.caches
     }
 
-    /// Returns the calls of conversion webhooks.
-    pub fn conversions(&self) -> &conversion::Calls {
-        &self.conversions
-    }
-
     /// Returns what a call of a conversion webhook needs.
     pub fn webhook_caller(&self) -> conversion::Caller<'_> {
         conversion::Caller {
@@ -184,6 +179,12 @@ impl Objects {
             .reach(revision)
             .await
             .map_err(|behind| errors::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
+    }
+}
+
+impl conversion::Host for Objects {
+    fn webhook_caller(&self) -> conversion::Caller<'_> {
+        Self::webhook_caller(self)
     }
 }
 

@@ -29,6 +29,7 @@ use crate::clients::accounts::Account;
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::delivery::Paced;
 use crate::context::Context;
+use crate::conversion::Host;
 use crate::conversion::shared::{self, State, Wanted};
 use crate::objects::Objects;
 use crate::respond;
@@ -96,7 +97,7 @@ struct Event {
 }
 
 enum Object {
-    /// Of the version of the watch already.
+    /// An object of the version of the watch.
     Own(Bytes),
     Foreign(Wanted),
 }
@@ -248,7 +249,8 @@ impl Events {
         mut charge: Charge,
     ) -> Result<(Vec<Bytes>, Charge), Option<ApiError>> {
         let ConvertedWatch { objects, custom, payer, .. } = &self.watch;
-        let work = shared::convert(Arc::clone(objects), Arc::clone(custom), payer.account.clone(), foreign);
+        let host: Arc<dyn Host> = Arc::<Objects>::clone(objects);
+        let work = shared::convert(host, Arc::clone(custom), payer.account.clone(), foreign);
         let (mut sender, converted) = oneshot::channel();
         tokio::spawn(async move {
             tokio::select! {
