@@ -39,6 +39,7 @@ mod lifecycle;
 mod lifetime;
 pub mod limits;
 mod list_options;
+mod lookups;
 mod lossy_text;
 mod maintain;
 mod metrics;

@@ -41,6 +41,18 @@ pub const WATCH_MIN: Duration = Duration::from_secs(1800);
 pub const READ_AGAIN: usize = 16;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
+/// Calls of conversion webhooks under way at one time: each has a place in any tunnel.
+pub const CONVERSIONS: usize = TUNNEL_WEBHOOK_STREAMS;
+/// Bytes of the objects in these calls. A call with more than an account may have counts as that, and goes alone.
+pub const CONVERSION_BYTES: usize = 32 << 20;
+/// One kind may take this part of both, a quarter, and an account its share of the kind's part and of the whole.
+pub const SHARE_OF_CONVERTED_KIND: usize = 4;
+/// Bytes of converted objects that are kept for other watchers of the same objects.
+pub const CONVERTED_KEPT: usize = 16 << 20;
+/// Objects of one kind take no more than this part of these, a quarter.
+pub const SHARE_OF_CONVERTED_KEPT: usize = 4;
+/// The charge for a converted object that is kept, besides its bytes.
+pub const CONVERTED_KEPT_OBJECT: usize = 512;
 /// So many objects a webhook converts at one time where selectors ask for it.
 pub const CONVERTED_PAGE: usize = 500;
 /// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
@@ -65,16 +77,27 @@ pub const HTML_STEP: usize = 4 * 1024;
 pub const ENDPOINT_TRIES: usize = 100;
 /// A node or pod has this long to accept a connection and finish the TLS handshake.
 pub const BACKEND_CONNECT: Duration = Duration::from_secs(10);
+/// Lookups of host names of nodes at one time, one of each node; and as many of webhooks, one of each kind. Each may hold a
+/// thread for half a minute.
+pub const LOOKUPS: usize = 64;
+/// A request waits this long for a lookup.
+pub const LOOKUP: Duration = Duration::from_secs(8);
 /// Nodes that may have tunnels to this server; as many as Kubernetes supports in a cluster.
 pub const TUNNEL_NODES: usize = 5_000;
 /// Tunnels of one node: that in use, those whose last streams go on, and one through a balancer in front of the server.
 /// The oldest ends for a further one.
 pub const TUNNELS_OF_NODE: usize = 4;
 /// Connections to pods in one tunnel: half of all, so that those who use proxies leave some for logs and exec.
-pub const TUNNEL_POD_STREAMS: usize = userspace_daemon::limits::TUNNEL_STREAMS / 2;
+const TUNNEL_POD_STREAMS: usize = userspace_daemon::limits::TUNNEL_STREAMS / 2;
+/// Connections of conversion webhooks in one tunnel, which no proxy takes.
+pub const TUNNEL_WEBHOOK_STREAMS: usize = TUNNEL_POD_STREAMS / 2;
+/// Connections of proxies in one tunnel. An account takes no more than its share of these, as of a lane.
+pub const TUNNEL_PROXY_STREAMS: usize = TUNNEL_POD_STREAMS - TUNNEL_WEBHOOK_STREAMS;
+/// Pods of one node that are remembered as those for which its tunnel was needed.
+pub const TUNNEL_PODS: usize = 512;
 /// The time in which direct dialing has to reach a kubelet or a pod whose node has a tunnel, before that is used.
 pub const DIRECT_BEFORE_TUNNEL: Duration = Duration::from_secs(1);
-/// A node for which its tunnel was needed is not dialled directly for this long.
+/// A kubelet or a pod for which the tunnel of its node was needed is not dialled directly for this long.
 pub const DIRECT_RETRY: Duration = Duration::from_secs(300);
 /// The time to reach a kubelet or a pod through the tunnels of its node, with TLS.
 pub const TUNNEL_DIAL: Duration = Duration::from_secs(6);

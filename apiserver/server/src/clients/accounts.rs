@@ -12,7 +12,7 @@ use super::lanes::{self, Lane, Places};
 use crate::limits;
 
 /// Kinds of clients that do not compete with each other for memory, nor for connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Probes from anywhere; each client address has an account.
     Probes,
@@ -119,6 +119,11 @@ impl Account {
         self.class
     }
 
+    /// Returns the class, and the name of the account among those of the class.
+    pub fn id(&self) -> (Class, &str) {
+        (self.class, &self.key)
+    }
+
     /// Returns the account's share of a lane's places; `None` for a lane that has no limit.
     pub(super) fn places(&self, lane: Lane) -> Option<&Places> {
         Some(&self.places[lane.shared()?])
@@ -175,13 +180,13 @@ impl Accounts {
     }
 
     /// Returns the account of a class with this key.
-    pub(super) fn account(self: &Arc<Self>, class: Class, key: &str) -> Arc<Account> {
+    pub fn account(self: &Arc<Self>, class: Class, key: &str) -> Arc<Account> {
         let mut all = self.lock();
         if let Some(account) = all[class as usize].get(key).and_then(Weak::upgrade) {
             return account;
         }
         let share =
-            |lane: Lane| lanes::places(lane.places(self.in_flight).map(|places| lane.share(class, places)));
+            |lane: Lane| lanes::places(lane.places(self.in_flight).map(|places| lanes::share(class, places)));
         let account = Arc::new(Account {
             class,
             key: Box::from(key),

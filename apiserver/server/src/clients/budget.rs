@@ -102,6 +102,11 @@ impl Budget {
         Self { connection: Some(connection), account: Some(account) }
     }
 
+    /// Returns the account that is charged.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_deref()
+    }
+
     fn levels(&self) -> impl Iterator<Item = &Level> {
         let account = self.account.iter().flat_map(|account| [&account.held, &*account.class_held]);
         self.connection.as_deref().into_iter().chain(account)

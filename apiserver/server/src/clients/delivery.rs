@@ -60,6 +60,11 @@ pub struct Payer {
     pub stall: Duration,
 }
 
+/// In the extensions of an answer: its body makes nothing more while its client holds more than it may. It is asked for
+/// what it has made at any time, and gives back what it was charged with for that.
+#[derive(Clone, Copy)]
+pub struct Paced;
+
 /// Gives an answer to the connection. One that does not fit into what its client may hold is refused
 /// with 429, unless something was written for it.
 pub fn deliver(
@@ -78,6 +83,7 @@ pub fn deliver(
     let payer =
         payer.unwrap_or_else(|| Payer { account: anonymous(), refusable: false, stall: limits::STALL });
     let shared = response.extensions_mut().remove::<Shared>().is_some();
+    let paced = response.extensions_mut().remove::<Paced>().is_some();
     let size = response.body().size_hint().exact();
     let budget = connection.budget(payer.account);
     let bytes = if shared { 0 } else { size.unwrap_or(0) };
@@ -103,7 +109,9 @@ pub fn deliver(
         Some(0) => body,
         _ => {
             let progress = Progress::new(connection, payer.stall);
-            Delivery::new(body, budget, charge, progress, active).boxed_unsync()
+            let mut delivery = Delivery::new(body, budget, charge, progress, active);
+            delivery.paced = paced;
+            delivery.boxed_unsync()
         }
     })
 }
@@ -206,6 +214,8 @@ struct Delivery {
     whole: Arc<Charge>,
     /// True if that charge has all its bytes in it.
     sized: bool,
+    /// True if the body waits for room by itself.
+    paced: bool,
     /// The rest of a frame, and what that frame is charged with.
     rest: Option<(Bytes, Arc<Charge>)>,
     /// True if its end waits for what is before it: a stream whose end is known to the HTTP library can no
@@ -230,6 +240,7 @@ impl Delivery {
             budget,
             whole: Arc::new(charge),
             sized: size.is_some(),
+            paced: false,
             rest: None,
             lingers: size.is_none_or(|size| size > limits::SLICE as u64),
             ended: false,
@@ -277,7 +288,7 @@ impl http_body::Body for Delivery {
                 return this.poll_end(context).map(|()| None);
             }
             this.progress.waits.store(true, Ordering::SeqCst);
-            if !this.sized {
+            if !this.sized && !this.paced {
                 // Nothing more is made while the client holds more than it may.
                 ready!(this.budget.poll_room(context));
             }

@@ -96,17 +96,17 @@ impl Lane {
             Self::System => limits::HEAVY_OF_SYSTEM,
         }
     }
+}
 
-    /// Returns the places that one account may take, of all that there are: at least one.
-    pub(super) fn share(self, class: Class, places: usize) -> usize {
-        let part = match class {
-            Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
-            Class::Tenants => limits::SHARE_OF_IDENTITY,
-            Class::Nodes => limits::SHARE_OF_NODE,
-            Class::System | Class::Administrators => limits::SHARE_OF_SYSTEM,
-        };
-        (places / part).max(1)
-    }
+/// Returns the places that one account may take, of all that there are: at least one.
+pub fn share(class: Class, places: usize) -> usize {
+    let part = match class {
+        Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
+        Class::Tenants => limits::SHARE_OF_IDENTITY,
+        Class::Nodes => limits::SHARE_OF_NODE,
+        Class::System | Class::Administrators => limits::SHARE_OF_SYSTEM,
+    };
+    (places / part).max(1)
 }
 
 /// The kind of a request's stay in a lane; each kind has places of its own.

@@ -8,6 +8,7 @@ pub mod delivery;
 pub mod frame_limit;
 pub mod intake;
 pub mod lanes;
+pub mod payer;
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! Conversion by webhooks of objects in other versions: those that are stored are converted to the version of a
 //! request, and those that are written to the stored version.
 
+pub mod shared;
+mod turns;
 pub mod webhook;
 
 use std::sync::Arc;
@@ -14,12 +16,31 @@ use apiserver_schema::error::ApiError;
 use apiserver_structural::CustomShape;
 use serde_json::Value;
 
+use crate::lookups::Lookups;
 use crate::metrics::Metrics;
 use crate::streams::Kubelets;
+
+/// The calls of webhooks of a server.
+#[derive(Default)]
+pub struct Calls {
+    turns: turns::Turns,
+    shared: shared::Shared,
+    /// The host names of webhooks that are being looked up.
+    lookups: Arc<Lookups>,
+}
+
+/// A server whose webhooks can be called from a task.
+pub trait Host: Send + Sync {
+    /// Returns what a call needs.
+    fn webhook_caller(&self) -> Caller<'_>;
+}
 
 /// The parts of a server that a call of a webhook needs.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
+    pub calls: &'a Calls,
+    /// False if the request has done something already: it then waits for the turn of its call as long as it may take.
+    pub refusable: bool,
     /// The Services and their EndpointSlices.
     pub caches: &'a Caches,
     /// The ways to pods; without it they are dialled directly.

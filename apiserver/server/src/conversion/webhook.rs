@@ -2,7 +2,9 @@
 //! checked as Kubernetes checks it: the same objects in the version asked for, with other metadata
 //! than labels and annotations as it was.
 
+use std::borrow::Borrow;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +27,10 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::Caller;
+use super::{Caller, Calls};
 use crate::clients::budget::Budget;
+use crate::clients::payer;
+use crate::errors::too_many_requests;
 use crate::limits;
 use crate::metrics::WebhookFailure;
 use crate::streams;
@@ -52,8 +56,49 @@ pub enum ConversionError {
 }
 
 /// Makes objects of a kind objects of the version of `custom`, in their order. Those that are of that
-/// version are left alone; all others are sent in one review. Errors are 500, as in Kubernetes.
+/// version are left alone; all others are sent in one review. Errors are 500, as in Kubernetes; 429 if as many calls are
+/// under way as may be.
 pub async fn convert(caller: Caller<'_>, custom: &Custom, objects: &mut [Value]) -> Result<(), ApiError> {
+    let wanted = custom.api_version();
+    let foreign = objects.iter().filter(|object| meta::text(object, "/apiVersion") != wanted);
+    let bytes: usize = foreign.map(size).sum();
+    if bytes == 0 {
+        return Ok(());
+    }
+    let account = payer::current();
+    let turn = caller.calls.turns.take(&custom.definition.name, account.as_deref(), bytes);
+    let _turn = match caller.refusable {
+        true => tokio::time::timeout(limits::FLOW_WAIT, turn).await.map_err(|_| too_many_requests())?,
+        false => turn.await,
+    };
+    convert_in_turn(caller, custom, objects).await
+}
+
+/// Returns the number of bytes of a value as JSON.
+fn size(value: &Value) -> usize {
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Neither a value nor the counter can fail.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+/// Does the same for a caller that has the turn of a call.
+pub(super) async fn convert_in_turn(
+    caller: Caller<'_>,
+    custom: &Custom,
+    objects: &mut [Value],
+) -> Result<(), ApiError> {
     let wanted = custom.api_version();
     let foreign = |object: &&mut Value| meta::text(object, "/apiVersion") != wanted;
     let mut waiting: Vec<&mut Value> = objects.iter_mut().filter(foreign).collect();
@@ -61,9 +106,9 @@ pub async fn convert(caller: Caller<'_>, custom: &Custom, objects: &mut [Value])
     let from = meta::text(first, "/apiVersion").to_owned();
     let Some(webhook) = custom.webhook(&from) else { return Ok(()) };
     let kind = custom.definition.kind();
-    let sent: Vec<Value> = waiting.iter().map(|object| Value::clone(object)).collect();
+    let sent: Vec<&Value> = waiting.iter().map(|object| &**object).collect();
     let began = Instant::now();
-    let converted = review(caller, webhook, &wanted, &sent)
+    let converted = review(caller, (&custom.definition.name, webhook), &wanted, &sent)
         .await
         .and_then(|converted| sound(&sent, converted, &wanted, kind));
     let failure = converted.as_ref().err().map(|error| match error {
@@ -92,9 +137,9 @@ pub async fn convert(caller: Caller<'_>, custom: &Custom, objects: &mut [Value])
 /// Asks the webhook.
 async fn review(
     caller: Caller<'_>,
-    webhook: &Value,
+    (definition, webhook): (&str, &Value),
     wanted: &str,
-    objects: &[Value],
+    objects: &[&Value],
 ) -> Result<Vec<Value>, ConversionError> {
     let offered = meta::list(webhook, "/conversionReviewVersions").iter().filter_map(Value::as_str);
     let version = offered
@@ -103,12 +148,19 @@ async fn review(
         .ok_or_else(|| ConversionError::Call("no supported conversion review versions".to_owned()))?;
     let uid = caller.ambient.uid();
     let api_version = format!("apiextensions.k8s.io/{version}");
-    let request = json!({
-        "kind": "ConversionReview", "apiVersion": api_version,
-        "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
-    });
     let place = Place::of(caller, webhook)?;
-    let call = place.post(caller, request.to_string().into());
+    // Put together as text, since a value would have a copy of each object.
+    let unwritten =
+        |error: serde_json::Error| ConversionError::Call(format!("cannot write the review: {error}"));
+    let objects = serde_json::to_string(objects).map_err(unwritten)?;
+    let request = format!(
+        r#"{{"kind":"ConversionReview","apiVersion":{},"request":{{"uid":{},"desiredAPIVersion":{},"objects":{objects}}}}}"#,
+        json!(api_version),
+        json!(uid),
+        json!(wanted)
+    );
+    drop(objects);
+    let call = place.post((caller, definition), request.into());
     let answer = tokio::time::timeout(REVIEW_TIMEOUT, call)
         .await
         .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
@@ -149,7 +201,7 @@ pub(crate) fn read_answer(answer: &[u8], version: &str, uid: &str) -> Result<Vec
 /// Returns the converted objects if they correspond to the sent ones, from which their metadata is taken,
 /// except labels and annotations.
 pub(crate) fn sound(
-    sent: &[Value],
+    sent: &[impl Borrow<Value>],
     converted: Vec<Value>,
     wanted: &str,
     kind: &str,
@@ -159,7 +211,7 @@ pub(crate) fn sound(
         return Err(ConversionError::Objects(text));
     }
     let checked = sent.iter().zip(converted).enumerate().map(|(index, (before, after))| {
-        restored(before, after, wanted, kind).map_err(|why| {
+        restored(before.borrow(), after, wanted, kind).map_err(|why| {
             ConversionError::Objects(format!("returned invalid converted object at index {index}: {why}"))
         })
     });
@@ -267,8 +319,8 @@ impl Place {
         Ok(Self { url: format!("https://{name}:{port}{target}"), server, name, target, roots })
     }
 
-    /// Sends a review and gives the answer's body.
-    async fn post(&self, caller: Caller<'_>, body: Bytes) -> Result<Bytes, ConversionError> {
+    /// Sends a review of a definition and gives the answer's body.
+    async fn post(&self, caller: (Caller<'_>, &str), body: Bytes) -> Result<Bytes, ConversionError> {
         let failed = |why: &dyn std::fmt::Display| {
             ConversionError::Call(format!("Post \"{}?timeout=30s\": {why}", self.url))
         };
@@ -310,7 +362,7 @@ impl Place {
     /// Connects, over TLS with the server itself also where a tunnel leads to it.
     async fn connect(
         &self,
-        caller: Caller<'_>,
+        (caller, definition): (Caller<'_>, &str),
     ) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn NodeStream>>> {
         let invalid =
             |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
@@ -335,26 +387,38 @@ impl Place {
             .with_no_client_auth();
         let name = ServerName::try_from(self.name.clone()).map_err(|error| invalid(&error))?;
         let stream = match &self.server {
-            Server::Host(host, port) => direct(host, *port).await?,
-            Server::Endpoint(peer) => to_endpoint(caller, peer).await?,
+            Server::Host(host, port) => direct(caller.calls, definition, host, *port).await?,
+            Server::Endpoint(peer) => to_endpoint(caller, definition, peer).await?,
         };
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 }
 
-async fn direct(host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
-    let stream = TcpStream::connect((host, port)).await?;
+/// Connects to a host. Of one definition one name is looked up at a time: those who write the Services of webhooks choose
+/// names too.
+async fn direct(calls: &Calls, definition: &str, host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
+    let addresses = match host.parse::<IpAddr>() {
+        Ok(ip) => vec![SocketAddr::new(ip, port)],
+        Err(_) => {
+            let name = host.to_owned();
+            let lookup = async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) };
+            calls.lookups.resolve(definition, host, lookup).await?
+        }
+    };
+    let stream = TcpStream::connect(&addresses[..]).await?;
     stream.set_nodelay(true)?;
     Ok(Box::new(stream))
 }
 
 /// Connects to an endpoint of a Service, through the tunnel of its node where it cannot be dialled. The number of such
-/// connections is that of the requests that may be in flight, and each tunnel has a limit of its own.
-async fn to_endpoint(caller: Caller<'_>, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
-    let Some(kubelets) = caller.kubelets else { return direct(&peer.host, peer.port).await };
+/// connections is that of the calls that may be under way, for each of which a tunnel has a place.
+async fn to_endpoint(caller: Caller<'_>, definition: &str, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
+    let Some(kubelets) = caller.kubelets else {
+        return direct(caller.calls, definition, &peer.host, peer.port).await;
+    };
     // A webhook may be beside the API server, and may even be the API server: who configures webhooks decides.
     let (own, budget) = (OwnAddresses::default(), Budget::default());
-    let caller = streams::Caller { kubelets, own: &own, budget: &budget };
+    let caller = streams::Caller { kubelets, own: &own, budget: &budget, webhook: true };
     caller.stream(peer, false).await.map_err(|error| {
         let node = if peer.node.is_empty() { String::new() } else { format!(" on node {:?}", peer.node) };
         io::Error::other(format!("dial tcp {}{node}: {}", peer.authority(), error.why()))

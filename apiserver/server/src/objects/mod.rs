@@ -34,6 +34,7 @@ pub struct Objects {
     metrics: Metrics,
     /// The ways to the pods of webhooks.
     kubelets: Option<Kubelets>,
+    conversions: conversion::Calls,
     event_ttl: Duration,
 }
 
@@ -58,6 +59,7 @@ impl Objects {
             ambient,
             metrics,
             kubelets,
+            conversions: conversion::Calls::default(),
             event_ttl,
         }
     }
@@ -125,6 +127,8 @@ impl Objects {
     /// Returns what a call of a conversion webhook needs.
     pub fn webhook_caller(&self) -> conversion::Caller<'_> {
         conversion::Caller {
+            calls: &self.conversions,
+            refusable: true,
             caches: &self.caches,
             kubelets: self.kubelets.as_ref(),
             metrics: &self.metrics,
@@ -175,6 +179,12 @@ impl Objects {
             .reach(revision)
             .await
             .map_err(|behind| errors::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
+    }
+}
+
+impl conversion::Host for Objects {
+    fn webhook_caller(&self) -> conversion::Caller<'_> {
+        Self::webhook_caller(self)
     }
 }
 

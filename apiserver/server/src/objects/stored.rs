@@ -63,7 +63,7 @@ impl Objects {
     ) -> Result<Option<Stored>, ApiError> {
         let got = self.store().get(&resource.key(namespace, name)).await.map_err(store_error)?;
         match got.kv {
-            Some(kv) => self.decode(resource, &kv).await.map(Some),
+            Some(kv) => self.decode(resource, &kv, self.webhook_caller()).await.map(Some),
             None => Ok(None),
         }
     }
@@ -95,13 +95,18 @@ impl Objects {
         self.fetch(resource, namespace, name).await?.ok_or_else(|| errors::not_found(resource, name))
     }
 
-    async fn decode(&self, resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
+    async fn decode(
+        &self,
+        resource: &Resource,
+        kv: &KeyValue,
+        caller: conversion::Caller<'_>,
+    ) -> Result<Stored, ApiError> {
         let mut object = encoding::read(&kv.value)
             .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
         if let Some(convert) = stored_version::from_stored(resource) {
             convert(&mut object);
         }
-        conversion::convert(self.webhook_caller(), resource, &mut object).await?;
+        conversion::convert(caller, resource, &mut object).await?;
         encoding::normalize_as(resource, &mut object);
         meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
         Ok(Stored { object, revision: kv.mod_revision })
@@ -162,7 +167,9 @@ impl Objects {
         match written.map_err(store_error)? {
             Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
                 let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
-                let stored = self.decode(resource, &kv).await?;
+                // The write is done, and is not refused any more.
+                let caller = conversion::Caller { refusable: false, ..self.webhook_caller() };
+                let stored = self.decode(resource, &kv, caller).await?;
                 Ok(Outcome::Done(Bytes::from(ordered::json_text(&stored.object))))
             }
             Written::Done { revision } => {
@@ -195,7 +202,7 @@ impl Objects {
         current: Option<KeyValue>,
     ) -> Result<Option<Stored>, ApiError> {
         match current {
-            Some(kv) => self.decode(resource, &kv).await.map(Some),
+            Some(kv) => self.decode(resource, &kv, self.webhook_caller()).await.map(Some),
             None => Ok(None),
         }
     }

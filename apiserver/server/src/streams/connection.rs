@@ -17,13 +17,15 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use userspace_daemon::tunnel;
 
-use super::node_tunnels::ways::{Destination, Step, Way};
+use super::node_tunnels::places::Applicant;
+use super::node_tunnels::ways::{Destination, Server, Step, Way};
 use super::node_tunnels::{TunnelError, Tunnels, Usable};
 use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
 use crate::clients::budget::{Budget, Charge};
 use crate::errors::too_many_requests;
 use crate::limits;
+use crate::lookups::Lookups;
 use apiserver_auth::authentication::KubeletTls;
 
 /// A byte stream to a server on a node.
@@ -88,7 +90,7 @@ impl ConnectError {
     }
 }
 
-/// The API server as a client of nodes and pods, on behalf of one request.
+/// The API server as a client of nodes and pods, on behalf of one request, or as one of webhooks.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     pub kubelets: &'a Kubelets,
@@ -96,12 +98,16 @@ pub struct Caller<'a> {
     pub own: &'a OwnAddresses,
     /// The budget of the request.
     pub budget: &'a Budget,
+    /// True for the call of a webhook.
+    pub webhook: bool,
 }
 
 /// The way in which the API server reaches nodes and pods. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,
+    /// The host names of nodes that are being looked up.
+    lookups: Arc<Lookups>,
     tunnels: Arc<Tunnels>,
 }
 
@@ -113,7 +119,7 @@ impl Kubelets {
 
     /// Over streams of another kind.
     pub fn with_dial(dial: Arc<dyn Dial>) -> Self {
-        Self { dial, tunnels: Arc::default() }
+        Self { dial, lookups: Arc::default(), tunnels: Arc::default() }
     }
 
     /// Returns the tunnels of nodes to this server.
@@ -143,7 +149,7 @@ impl Caller<'_> {
     /// loopback address. Every connection to a kubelet or a pod begins here.
     pub async fn stream(self, peer: &Peer, loopback: bool) -> Result<Box<dyn NodeStream>, ConnectError> {
         let (tunnels, node) = (&self.kubelets.tunnels, peer.node.as_str());
-        let to = destination(peer);
+        let to = server(peer);
         let begun = Instant::now();
         let mut failures: [Option<ConnectError>; 2] = [None, None];
         for Step { way, time } in tunnels.plan(node, to) {
@@ -162,13 +168,13 @@ impl Caller<'_> {
                     return Err(ConnectError::NotAllowed(refusal));
                 }
                 Err(error) => {
-                    tunnels.failed(to, *way);
+                    tunnels.failed(to.kind, *way);
                     failures[*way as usize] = Some(error);
                 }
             }
         }
         Err(match failures {
-            // The client has too many connections in tunnels, and there is no other way.
+            // There are too many connections in tunnels, and there is no other way.
             [_, Some(ConnectError::NotAllowed(refusal))] => ConnectError::NotAllowed(refusal),
             [Some(direct), Some(tunnel)] => {
                 ConnectError::NoWay { direct: Box::new(direct), tunnel: Box::new(tunnel) }
@@ -183,7 +189,7 @@ impl Caller<'_> {
         // A name server could answer differently the next time, so the name is resolved once.
         let addresses = match peer.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
-            Err(_) => dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,
+            Err(_) => self.resolve(peer).await.map_err(ConnectError::Io)?,
         };
         reach::check(&addresses, loopback, self.own, reach::is_local).map_err(ConnectError::NotAllowed)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -194,6 +200,14 @@ impl Caller<'_> {
             }
         }
         Err(ConnectError::Io(last))
+    }
+
+    /// Returns the addresses of a peer with a name. Nodes choose their names themselves, and one may be chosen that no
+    /// name server answers for.
+    async fn resolve(self, peer: &Peer) -> io::Result<Vec<SocketAddr>> {
+        let (dial, name, port) = (Arc::clone(&self.kubelets.dial), peer.host.clone(), peer.port);
+        let lookup = async move { dial.resolve(&name, port).await };
+        self.kubelets.lookups.resolve(&peer.node, &peer.host, lookup).await
     }
 
     /// Returns a stream through a tunnel of the peer's node, the newest that can. The node carries it to its own kubelet, by
@@ -225,7 +239,12 @@ impl Caller<'_> {
                 }
             }
         }
-        Err(ConnectError::Tunnel(first.unwrap_or(TunnelError::None)))
+        Err(match first {
+            // The client is told when to come back.
+            Some(TunnelError::NoPlace(refused)) => ConnectError::NotAllowed(refused.into()),
+            Some(error) => ConnectError::Tunnel(error),
+            None => ConnectError::Tunnel(TunnelError::None),
+        })
     }
 
     /// Returns a stream through one tunnel, ready for HTTP.
@@ -236,18 +255,21 @@ impl Caller<'_> {
         to: &str,
         charge: Charge,
     ) -> Result<Box<dyn NodeStream>, TunnelError> {
-        let carried = usable.dial(destination(peer), to, charge).await?;
+        let applicant =
+            if self.webhook { Applicant::Webhook } else { Applicant::Request(self.budget.account()) };
+        let carried = usable.dial(server(peer).kind, to, (applicant, charge)).await?;
         let secured = self.kubelets.dial.secure(peer, Box::new(carried));
         let secured = tokio::time::timeout(limits::TUNNEL_SECURE, secured).await;
         Ok(secured.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no TLS in time")))?)
     }
 }
 
-fn destination(peer: &Peer) -> Destination {
-    match peer.transport {
+fn server(peer: &Peer) -> Server {
+    let kind = match peer.transport {
         Transport::Kubelet => Destination::Kubelet,
         Transport::Http | Transport::Https => Destination::Pod,
-    }
+    };
+    Server { kind, ip: peer.host.parse().ok() }
 }
 
 /// Waits for a stream no longer than `time`.

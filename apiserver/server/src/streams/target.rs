@@ -1,5 +1,7 @@
 //! Destination of a request for a pod or a node: pure functions on objects and query strings.
 
+use std::net::IpAddr;
+
 use apiserver_schema::error::{ApiError, FieldError};
 use serde_json::Value;
 
@@ -154,15 +156,23 @@ pub fn path_and_query(path: &str, query: Option<&str>) -> String {
     text
 }
 
-/// Returns the kubelet of a node, at its internal address before others.
+/// The kinds of addresses by which a kubelet is called, the first before others.
+const ADDRESS_TYPES: [&str; 5] = ["InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"];
+
+/// Returns the kubelet of a node, at its internal address before others. A name is used only if the node has no address
+/// that needs no lookup, whatever its kind.
 fn kubelet(node: &Value) -> Result<Peer, ApiError> {
     let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let addresses =
         node.pointer("/status/addresses").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let of = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
-    let host = ["InternalIP", "ExternalIP", "Hostname"]
-        .into_iter()
-        .find_map(of)
+    let of = |kind: &'static str| {
+        addresses.iter().filter(move |a| a["type"] == kind).filter_map(|a| a["address"].as_str())
+    };
+    let mut known = ADDRESS_TYPES.into_iter().flat_map(of);
+    let first = known.clone().next();
+    let host = known
+        .find(|address| address.parse::<IpAddr>().is_ok())
+        .or(first)
         .ok_or_else(|| ApiError::internal(format!("no address of node {name:?} is known")))?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0).unwrap_or(KUBELET_PORT);

@@ -149,3 +149,33 @@ fn the_kubelets_port_alone_is_shown_credentials() {
         assert_eq!((error.code, error.message), (400, format!("invalid node request {id:?}")));
     }
 }
+
+#[test]
+fn kubelet_is_called_by_an_address_before_a_name_and_by_an_internal_one_before_others() {
+    let host = |addresses: &[(&str, &str)]| {
+        let mut node = node();
+        node["status"]["addresses"] =
+            addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
+        kubelet(&node).map(|peer| peer.host).map_err(|error| error.code)
+    };
+    let all = [
+        ("ExternalDNS", "a.example.com"),
+        ("InternalDNS", "a.example"),
+        ("Hostname", "a"),
+        ("ExternalIP", "198.51.100.5"),
+        ("InternalIP", "fd00::5"),
+        ("InternalIP", "10.0.0.5"),
+    ];
+    assert_eq!(host(&all).unwrap(), "fd00::5");
+    assert_eq!(host(&all[..4]).unwrap(), "198.51.100.5");
+    assert_eq!(host(&all[..3]).unwrap(), "a");
+    assert_eq!(host(&all[..2]).unwrap(), "a.example");
+    assert_eq!(host(&all[..1]).unwrap(), "a.example.com");
+    // A name is no address, whatever its node calls it.
+    assert_eq!(
+        host(&[("InternalIP", "never.example"), ("ExternalIP", "198.51.100.5")]).unwrap(),
+        "198.51.100.5"
+    );
+    assert_eq!(host(&[("InternalIP", "never.example"), ("Hostname", "192.0.2.5")]).unwrap(), "192.0.2.5");
+    assert_eq!(host(&[("Pigeon", "192.0.2.5")]), Err(500));
+}

@@ -148,7 +148,7 @@ async fn serve_api(kubelets: Kubelets, kubelet_port: u16) -> SocketAddr {
                     let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
                     let own = OwnAddresses::default();
                     let (own, budget) = (&own, &Budget::default());
-                    let caller = Caller { kubelets: &kubelets, own, budget };
+                    let caller = Caller { kubelets: &kubelets, own, budget, webhook: false };
                     let answer = proxy(caller, target, request).await;
                     Ok::<_, Infallible>(answer.unwrap_or_else(|error| {
                         let mut response = Response::new(full(error.to_status().to_string()));
@@ -267,7 +267,12 @@ async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
     let pki = Pki::open(dir.path(), &ambient(2).0).unwrap();
     let kubelets = Kubelets::new(pki.kubelet_client_tls().unwrap());
     let target = target(unused, "/".to_owned());
-    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
+    let way = Caller {
+        kubelets: &kubelets,
+        own: &OwnAddresses::default(),
+        budget: &Budget::default(),
+        webhook: false,
+    };
     let error = proxy(way, target.clone(), Request::new(empty())).await.unwrap_err();
     assert_eq!(error.code, 502);
 
@@ -360,7 +365,12 @@ async fn a_token_among_the_protocols_of_a_websocket_stays_here() {
 #[tokio::test]
 async fn streams_need_an_upgrade_and_logs_have_none() {
     let kubelets = Kubelets::with_dial(Arc::new(Asked::default()));
-    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
+    let way = Caller {
+        kubelets: &kubelets,
+        own: &OwnAddresses::default(),
+        budget: &Budget::default(),
+        webhook: false,
+    };
     let required = Target { upgrade: Upgrade::Required, ..target(1, "/exec/x".to_owned()) };
     let error = proxy(way, required, Request::new(empty())).await.unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (400, "Upgrade request required"));
@@ -399,7 +409,12 @@ impl Dial for Asked {
 async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
     let asked = Arc::new(Asked::default());
     let kubelets = Kubelets::with_dial(Arc::<Asked>::clone(&asked));
-    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
+    let way = Caller {
+        kubelets: &kubelets,
+        own: &OwnAddresses::default(),
+        budget: &Budget::default(),
+        webhook: false,
+    };
     let to = |host: &str| {
         let target = target(10250, "/".to_owned());
         let peer = Peer { host: host.to_owned(), ..target.peer };

@@ -7,18 +7,17 @@ use apiserver_cache::form::{Format, Shape, Wanted};
 use apiserver_registry::Resource;
 use apiserver_registry::definition::Custom;
 use apiserver_schema::error::ApiError;
-use bytes::{Bytes, BytesMut};
-use futures::stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{HeaderMap, Response};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::BoxError;
 
 use super::converted_selection::SentObjects;
+use super::converted_watch::{ConvertedWatch, Payer};
 use crate::body;
 use crate::body::Body;
+use crate::clients::payer;
 use crate::context::Context;
 use crate::conversion::by_webhook;
 use crate::conversion::webhook;
@@ -35,12 +34,23 @@ pub struct ConvertedRead {
     objects: Arc<Objects>,
     resource: Arc<Resource>,
     custom: Arc<Custom>,
+    shaper: Shaper,
+    /// For a watch.
+    watch: Option<Watch>,
+}
+
+/// The parts of a watch.
+struct Watch {
+    /// The objects known to a watcher with selectors.
+    sent: Option<SentObjects>,
+    payer: Payer,
+}
+
+/// Shapes converted objects as a client asked for.
+pub struct Shaper {
     wanted: Wanted,
     /// Makes the rows, where tables are asked for.
     rows: Option<Rows>,
-    watches: bool,
-    /// The objects known to a watcher with selectors.
-    sent: Option<SentObjects>,
 }
 
 impl ConvertedRead {
@@ -59,19 +69,15 @@ impl ConvertedRead {
             Shape::Table => Some(Rows::of(context, &resource, wanted.meta)?),
             _ => None,
         };
-        let sent = match info.verb {
-            "watch" => Self::sent(context, &resource, &custom).await?,
+        let watch = match info.verb {
+            "watch" => {
+                let sent = Self::sent(context, &resource, &custom).await?;
+                Some(Watch { sent, payer: Payer::of(context, payer::current()) })
+            }
             _ => None,
         };
-        Ok(Some(Self {
-            objects: Arc::clone(server.objects()),
-            custom,
-            wanted,
-            rows,
-            watches: info.verb == "watch",
-            sent,
-            resource,
-        }))
+        let (objects, shaper) = (Arc::clone(server.objects()), Shaper { wanted, rows });
+        Ok(Some(Self { objects, resource, custom, shaper, watch }))
     }
 
     async fn sent(
@@ -107,8 +113,9 @@ impl ConvertedRead {
         if !answer.status().is_success() {
             return Ok(answer);
         }
-        if self.watches {
-            return Ok(self.events(answer));
+        if let Some(Watch { sent, payer }) = self.watch {
+            let Self { objects, custom, shaper, .. } = self;
+            return Ok(ConvertedWatch { objects, custom, shaper, sent, payer }.events(answer));
         }
         let (parts, body) = answer.into_parts();
         let unread = |error: BoxError| ApiError::internal(format!("the answer cannot be read: {error}"));
@@ -123,15 +130,15 @@ impl ConvertedRead {
                 return Ok(respond::json(parts.status.as_u16(), &value));
             };
             webhook::convert(self.objects.webhook_caller(), &self.custom, &mut items).await?;
-            self.list(value, items)
+            self.shaper.list(value, items)
         } else if value["kind"] == self.resource.kind.as_str() {
             webhook::convert(self.objects.webhook_caller(), &self.custom, std::slice::from_mut(&mut value))
                 .await?;
-            self.object(value, true)
+            self.shaper.object(value, true)
         } else {
             value
         };
-        if self.wanted.format != Format::Yaml {
+        if self.shaper.wanted.format != Format::Yaml {
             return Ok(respond::json(parts.status.as_u16(), &value));
         }
         let text = serde_saphyr::to_string(&value)
@@ -140,6 +147,13 @@ impl ConvertedRead {
         *response.status_mut() = parts.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
         Ok(response)
+    }
+}
+
+impl Shaper {
+    /// Returns `true` if objects are sent as they are.
+    pub fn sends_objects(&self) -> bool {
+        self.rows.is_none() && self.wanted.shape == Shape::Object
     }
 
     fn list(&self, mut list: Value, items: Vec<Value>) -> Value {
@@ -161,89 +175,12 @@ impl ConvertedRead {
         }
     }
 
-    fn object(&self, object: Value, first: bool) -> Value {
+    /// Returns an object in its shape; the `first` one of a table names the columns.
+    pub fn object(&self, object: Value, first: bool) -> Value {
         match (&self.rows, self.wanted.shape) {
             (Some(rows), _) => rows.one(&object, first),
             (None, Shape::Object) => object,
             (None, _) => metadata_only(&object, self.wanted.meta),
         }
-    }
-
-    /// Returns the events of a watch, converted as they come.
-    fn events(self, answer: Response<Body>) -> Response<Body> {
-        let (parts, body) = answer.into_parts();
-        let state = ConvertedWatch { read: self, body, partial: BytesMut::new(), first: true, ended: false };
-        let frames = stream::unfold(state, |mut state| async move {
-            let frame = state.next().await?;
-            Some((frame.map(Frame::data), state))
-        });
-        Response::from_parts(parts, StreamBody::new(frames).boxed_unsync())
-    }
-}
-
-/// A watch under way.
-struct ConvertedWatch {
-    read: ConvertedRead,
-    body: Body,
-    /// The beginning of an event whose rest has not come yet.
-    partial: BytesMut,
-    /// Columns are named once.
-    first: bool,
-    ended: bool,
-}
-
-impl ConvertedWatch {
-    /// Returns the next events: all that came together are converted by one review.
-    async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
-        while !self.ended {
-            let frame = match self.body.frame().await? {
-                Ok(frame) => frame,
-                Err(error) => return Some(Err(error)),
-            };
-            let Ok(data) = frame.into_data() else { continue };
-            self.partial.extend_from_slice(&data);
-            let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { continue };
-            let lines = self.partial.split_to(end + 1);
-            let events = self.converted(&lines).await;
-            // None of them may be for this watcher.
-            if !events.is_empty() {
-                return Some(Ok(events));
-            }
-        }
-        None
-    }
-
-    async fn converted(&mut self, lines: &[u8]) -> Bytes {
-        let events = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let mut events: Vec<Value> = events.filter_map(|line| serde_json::from_slice(line).ok()).collect();
-        let ours = |event: &Value| event["type"] != "ERROR" && event["type"] != "BOOKMARK";
-        let mut objects: Vec<Value> =
-            events.iter_mut().filter(|event| ours(event)).map(|event| event["object"].take()).collect();
-        if let Err(error) =
-            webhook::convert(self.read.objects.webhook_caller(), &self.read.custom, &mut objects).await
-        {
-            // The client begins anew, as after any error.
-            self.ended = true;
-            return respond::event("ERROR", &error.to_status());
-        }
-        let mut objects = objects.into_iter();
-        let mut out = BytesMut::new();
-        for mut event in events {
-            if ours(&event) {
-                let object = objects.next().unwrap_or_default();
-                if let Some(sent) = &mut self.read.sent {
-                    let Some(kind) = sent.event(event["type"].as_str().unwrap_or_default(), &object) else {
-                        continue;
-                    };
-                    event["type"] = kind.into();
-                }
-                event["object"] = self.read.object(object, std::mem::take(&mut self.first));
-            }
-            out.extend_from_slice(&respond::event(
-                event["type"].as_str().unwrap_or_default(),
-                &event["object"],
-            ));
-        }
-        out.freeze()
     }
 }

@@ -4,6 +4,7 @@ mod apply;
 mod components;
 mod converted_reads;
 mod converted_selection;
+mod converted_watch;
 mod create;
 mod delete;
 mod evict;

@@ -44,7 +44,7 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
         return Ok(redirect);
     }
     let own = server.addresses().own_addresses();
-    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget, webhook: false };
     streams::pass_on(caller, backend, &proxy, request).await
 }
 

@@ -142,7 +142,7 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
         }
     };
     let own = server.addresses().own_addresses();
-    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget, webhook: false };
     if info.subresource == "log" && is_asked(request.headers()) {
         let mut plain = Request::new(body::empty());
         *plain.uri_mut() = request.uri().clone();
@@ -162,6 +162,6 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
     // The path after the subresource is passed on as it came, still encoded.
     let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
     let own = server.addresses().own_addresses();
-    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget, webhook: false };
     streams::proxy(caller, target, request).await
 }

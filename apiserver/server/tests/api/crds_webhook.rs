@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use apiserver_meta::identity::Identity;
+use apiserver_server::limits;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::bad_rules::CRDS;
@@ -36,6 +39,8 @@ enum Manner {
     Renames,
     Loses,
     OtherUid,
+    /// It does not answer for objects called `held-…` before it is released.
+    Holds,
 }
 
 /// In version 1 a host has `hostPort`; in version 2 `host` and `port`.
@@ -61,6 +66,9 @@ struct Webhook {
     bundle: String,
     reviews: Arc<AtomicUsize>,
     objects: Arc<AtomicUsize>,
+    /// Reviews that are held.
+    held: Arc<AtomicUsize>,
+    released: watch::Sender<bool>,
 }
 
 fn answer(review: &Value, manner: Manner) -> Value {
@@ -99,14 +107,15 @@ async fn webhook(manner: Manner) -> Webhook {
         (TlsAcceptor::from(Arc::new(tls)), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
     let port = listener.local_addr().unwrap().port();
     let (reviews, objects) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let counts = (Arc::clone(&reviews), Arc::clone(&objects));
+    let (held, released) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(false));
+    let counts = (Arc::clone(&reviews), Arc::clone(&objects), Arc::clone(&held), released.subscribe());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, counts) = (acceptor.clone(), counts.clone());
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let counts = counts.clone();
+                    let mut counts = counts.clone();
                     async move {
                         assert_eq!(request.uri(), "/convert?timeout=30s");
                         let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -115,6 +124,10 @@ async fn webhook(manner: Manner) -> Webhook {
                         let sent = review["request"]["objects"].as_array().unwrap().len();
                         counts.1.fetch_add(sent, Ordering::SeqCst);
                         let text = answer(&review, manner).to_string();
+                        if manner == Manner::Holds && text.contains("\"held-") {
+                            counts.2.fetch_add(1, Ordering::SeqCst);
+                            counts.3.wait_for(|released| *released).await.unwrap();
+                        }
                         let mut response = Response::new(Full::new(Bytes::from(text)));
                         if manner == Manner::Fails {
                             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
@@ -134,7 +147,7 @@ async fn webhook(manner: Manner) -> Webhook {
             });
         }
     });
-    Webhook { port, bundle: STANDARD.encode(own.cert.pem()), reviews, objects }
+    Webhook { port, bundle: STANDARD.encode(own.cert.pem()), reviews, objects, held, released }
 }
 
 fn definition(client: Value, reviews: &[&str], storage: &str) -> Value {
@@ -259,6 +272,66 @@ async fn watches_speak_the_version_that_was_asked_for() {
     assert_eq!(second["object"]["apiVersion"], "example.com/v2");
     api.delete(&format!("{V1}/a"), Value::Null).await.expect(200);
     assert_eq!(watch.brief().await, "DELETED a");
+}
+
+#[tokio::test]
+async fn watchers_of_an_object_share_the_conversion_of_each_of_its_states() {
+    let (api, webhook) = world(Manner::Sound, &["v1"]).await;
+    create(&api, V1, v1("a", "alpha:1")).await.expect(201);
+    let mut watches = Vec::new();
+    for _ in 0..50 {
+        watches.push(api.watch(&format!("{V2}?watch=1")).await);
+    }
+    for watch in &mut watches {
+        assert_eq!(watch.brief().await, "ADDED a");
+    }
+    assert_eq!(webhook.reviews.load(Ordering::SeqCst), 1, "all of them wait for one call, or come later");
+    for port in 2..5 {
+        let patch = json!({"spec": {"hostPort": format!("omega:{port}")}});
+        api.patch("merge", &format!("{V1}/a"), patch).await.expect(200);
+        for watch in &mut watches {
+            let event = watch.next().await.unwrap();
+            assert_eq!(event["object"]["spec"]["port"], port.to_string());
+        }
+    }
+    assert_eq!(webhook.reviews.load(Ordering::SeqCst), 4, "one for each state");
+}
+
+/// The objects of one tenant take long to convert, and it watches many of them.
+#[tokio::test]
+async fn watches_of_a_tenant_wait_for_its_turns_and_leave_those_of_others() {
+    let (api, webhook) = world(Manner::Holds, &["v1"]).await;
+    let subjects = ["mallory", "bob"]
+        .map(|name| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}));
+    let binding = json!({"metadata": {"name": "tenants"}, "subjects": subjects,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    api.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
+    api.server.objects().fresh().await.unwrap();
+    let user = |name: &str| api.as_user(Identity::authenticated(name, &[]));
+    let (mallory, bob) = (user("mallory"), user("bob"));
+    create(&api, V1, v1("quick", "here:1")).await.expect(201);
+    let mut watches = Vec::new();
+    for number in 0..40 {
+        create(&api, V1, v1(&format!("held-{number}"), "there:1")).await.expect(201);
+        let path = format!("{V2}?watch=1&fieldSelector=metadata.name%3Dheld-{number}");
+        let mut watch = mallory.watch(&path).await;
+        watches.push(tokio::spawn(async move { watch.brief().await }));
+    }
+    // The most that one account has of a kind.
+    let share = limits::CONVERSIONS / limits::SHARE_OF_CONVERTED_KIND / limits::SHARE_OF_IDENTITY;
+    while webhook.held.load(Ordering::SeqCst) < share {
+        tokio::task::yield_now().await;
+    }
+    // Those of another tenant are answered meanwhile, and the one that has its share is told when it asks.
+    assert_eq!(bob.get(&format!("{V2}/quick")).await.expect(200).body["spec"]["host"], "here");
+    let refused = mallory.get(&format!("{V2}/quick")).await.expect(429);
+    assert_eq!(refused.headers["retry-after"], "1");
+    mallory.get(&format!("{V1}/quick")).await.expect(200);
+    assert_eq!(webhook.held.load(Ordering::SeqCst), share);
+    webhook.released.send_replace(true);
+    for (number, watch) in watches.into_iter().enumerate() {
+        assert_eq!(watch.await.unwrap(), format!("ADDED held-{number}"));
+    }
 }
 
 /// A host is selected by its fields in the version that is asked for, whichever version is stored; and

@@ -10,8 +10,8 @@ use crate::attack::attacker::{Attacker, apply, attack, base64, issued, start};
 use crate::attack::kubelet::{Hostile, hostile, memory};
 
 const PORT: u16 = 8443;
-/// Number of concurrent reads that one account may have.
-const SHARE: usize = 100;
+/// Number of concurrent calls of one webhook that one account may have.
+const SHARE: usize = 8;
 const MORE_THAN_A_SHARE: usize = SHARE + 20;
 
 struct Converted<'a> {
@@ -163,14 +163,16 @@ fn silent(converted: &Converted<'_>) -> Result<()> {
         curl.arg(format!("{}/apis/example.org/v2/namespaces/default/things", crate::attack::attacker::API));
         waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
-    let outcome = eventually("a share of requests to wait", || {
+    let outcome = eventually("a share of calls to wait", || {
         Ok((hostile.requests_received().matches("/convert").count() >= SHARE).then_some(()))
     })
     .and_then(|()| {
-        // Only this account has used up its share.
+        // This account has used up its share of the calls, and nothing else.
+        let own = converted.converted()?;
+        ensure!(own.status == 429, "calls are left: {}", own.status);
         let path = "/apis/example.org/v1/namespaces/default/things/one";
         let own = converted.administrator.get(path)?;
-        ensure!(own.status == 429, "places are left: {}", own.status);
+        ensure!(own.status == 200, "the stored version is answered with {}", own.status);
         converted.untouched()?;
         converted.cluster.kubectl("get things.v1.example.org one").map(drop)
     });

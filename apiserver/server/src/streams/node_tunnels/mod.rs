@@ -1,6 +1,7 @@
 //! The tunnels that nodes keep to this server, for those that it cannot dial: the registry, and the choice of the way.
 
 mod metered;
+pub mod places;
 pub mod ways;
 
 use std::collections::HashMap;
@@ -12,7 +13,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::metrics::Counter;
@@ -22,7 +22,8 @@ use crate::clients::budget::Charge;
 use crate::clients::frame_limit::Earnings;
 use crate::limits;
 use metered::Metered;
-use ways::{Destination, Known, Step, Way};
+use places::{Applicant, NoPlace, Place, Places};
+use ways::{Destination, Experience, Known, Server, Step, Way};
 
 /// The tunnels of all nodes to this server.
 pub struct Tunnels {
@@ -50,8 +51,7 @@ impl Default for Tunnels {
 struct Node {
     /// The newest last.
     tunnels: Vec<Tunnel>,
-    /// By [`Destination::ALL`].
-    known: [Known; 2],
+    experience: Experience,
 }
 
 struct Tunnel {
@@ -61,7 +61,7 @@ struct Tunnel {
     dialer: Option<Dialer>,
     earnings: Arc<Earnings>,
     /// The places for connections to pods.
-    pods: Arc<Semaphore>,
+    pods: Arc<Places>,
     /// Cancelled to end it at once.
     closed: CancellationToken,
 }
@@ -110,8 +110,8 @@ pub enum TunnelError {
     /// A node resolves no names for others.
     #[error("{0:?} is not the address of a pod")]
     Name(String),
-    #[error("the tunnel has as many connections to pods as it may have, {}", limits::TUNNEL_POD_STREAMS)]
-    Full,
+    #[error(transparent)]
+    NoPlace(#[from] NoPlace),
     #[error(transparent)]
     Dial(#[from] DialError),
     /// TLS with the server failed.
@@ -125,7 +125,7 @@ impl TunnelError {
     pub fn is_of_the_tunnel(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_of_the_tunnel(),
-            Self::Io(_) | Self::Full => true,
+            Self::Io(_) | Self::NoPlace(_) => true,
             Self::None | Self::Name(_) => false,
         }
     }
@@ -135,16 +135,22 @@ impl TunnelError {
 pub struct Usable {
     dialer: Dialer,
     earnings: Arc<Earnings>,
-    pods: Arc<Semaphore>,
+    pods: Arc<Places>,
 }
 
 impl Usable {
-    /// Opens a connection to a server of this kind, as `userspace_daemon::tunnel` names it.
-    pub async fn dial(self, kind: Destination, to: &str, charge: Charge) -> Result<Carried, TunnelError> {
+    /// Opens a connection to a server of this kind, as `userspace_daemon::tunnel` names it. One to a pod takes a place,
+    /// which `applicant` asks for.
+    pub async fn dial(
+        self,
+        kind: Destination,
+        to: &str,
+        (applicant, charge): (Applicant<'_>, Charge),
+    ) -> Result<Carried, TunnelError> {
         let Self { dialer, earnings, pods } = self;
         let place = match kind {
             Destination::Kubelet => None,
-            Destination::Pod => Some(pods.try_acquire_owned().map_err(|_| TunnelError::Full)?),
+            Destination::Pod => Some(pods.take(applicant)?),
         };
         earnings.request();
         let answer = timeout(limits::TUNNEL_ANSWER, dialer.dial(to)).await;
@@ -164,8 +170,8 @@ impl Tunnels {
         let entry = nodes.entry(node.to_owned()).or_default();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let closed = CancellationToken::new();
-        let pods = Arc::new(Semaphore::new(limits::TUNNEL_POD_STREAMS));
-        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, pods, closed: closed.clone() });
+        let (pods, dialer) = (Arc::default(), Some(dialer));
+        entry.tunnels.push(Tunnel { id, dialer, earnings, pods, closed: closed.clone() });
         if entry.tunnels.len() > limits::TUNNELS_OF_NODE {
             entry.tunnels.remove(0).closed.cancel();
         }
@@ -173,24 +179,20 @@ impl Tunnels {
     }
 
     /// Returns the attempts to make to reach a server on a node.
-    pub fn plan(&self, node: &str, to: Destination) -> &'static [Step] {
+    pub fn plan(&self, node: &str, to: Server) -> &'static [Step] {
         let now = self.now();
         let mut nodes = self.lock();
         let Some(node) = nodes.get_mut(node) else { return Known::default().plan(false, now).0 };
         let has_tunnel = node.tunnels.iter().any(|tunnel| tunnel.dialer.is_some());
-        let known = &mut node.known[to as usize];
-        let (steps, now_known) = known.plan(has_tunnel, now);
-        *known = now_known;
-        steps
+        node.experience.plan(to, has_tunnel, now)
     }
 
     /// Notes that a connection was made by `way`; `direct_failed` if direct dialing failed before.
-    pub fn succeeded(&self, node: &str, to: Destination, way: Way, direct_failed: bool) {
-        self.dials[to as usize][way as usize][0].add(1);
+    pub fn succeeded(&self, node: &str, to: Server, way: Way, direct_failed: bool) {
+        self.dials[to.kind as usize][way as usize][0].add(1);
         let now = self.now();
         if let Some(node) = self.lock().get_mut(node) {
-            let known = &mut node.known[to as usize];
-            *known = known.learn(way, direct_failed, now);
+            node.experience.learn(to, way, direct_failed, now);
         }
     }
 
@@ -265,10 +267,10 @@ pub async fn keep(
 
 /// A connection through a tunnel, which the client pays for whom it was opened.
 pub struct Carried {
-    stream: TunnelStream<OwnedSemaphorePermit>,
+    stream: TunnelStream<tokio::sync::OwnedSemaphorePermit>,
     earnings: Arc<Earnings>,
     /// Its place among the connections to pods.
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
     _charge: Charge,
 }
 

@@ -13,7 +13,8 @@ use userspace_daemon::tunnel::Acceptor;
 use super::super::{Caller, Dial, Kubelets, NodeStream, OwnAddresses, Peer, Target, Transport, Upgrade};
 use super::super::{empty, proxy};
 use super::*;
-use crate::clients::budget::Budget;
+use crate::clients::accounts::{Accounts, Class};
+use crate::clients::budget::{Budget, Level};
 
 /// A node's end: a kubelet that answers every request with a text, and the tunnel to it.
 struct Far {
@@ -65,7 +66,7 @@ impl Far {
 /// Opens a connection through the newest tunnel of a node.
 async fn dial(tunnels: &Tunnels, node: &str, to: &str) -> Result<Carried, TunnelError> {
     let newest = tunnels.of(node).into_iter().next().ok_or(TunnelError::None)?;
-    newest.dial(Destination::Kubelet, to, Budget::default().charge(1)).await
+    newest.dial(Destination::Kubelet, to, (Applicant::Webhook, Budget::default().charge(1))).await
 }
 
 /// Cannot dial anything, and counts the attempts.
@@ -86,7 +87,8 @@ fn target(node: &str, transport: Transport) -> Target {
 }
 
 async fn ask(kubelets: &Kubelets, target: Target) -> Result<String, ApiError> {
-    let caller = Caller { kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
+    let caller =
+        Caller { kubelets, own: &OwnAddresses::default(), budget: &Budget::default(), webhook: false };
     let answer = proxy(caller, target, Request::new(empty())).await?;
     Ok(String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
 }
@@ -206,9 +208,10 @@ async fn pod_at_an_address_that_may_not_be_called_is_refused_before_the_tunnel_i
     let _kept = far.tunnel(kubelets.tunnels(), "a").await;
     // The tunnel goes first.
     let tunnels = kubelets.tunnels();
-    tunnels.succeeded("a", Destination::Pod, Way::Tunnel, true);
     let before = counts(tunnels, Destination::Pod);
     for host in special {
+        let pod = Server { kind: Destination::Pod, ip: host.parse().ok() };
+        tunnels.lock().get_mut("a").unwrap().experience.learn(pod, Way::Tunnel, true, tunnels.now());
         let mut to_pod = target("a", Transport::Http);
         to_pod.peer.host = host.to_owned();
         let error = ask(&kubelets, to_pod).await.unwrap_err();
@@ -306,25 +309,102 @@ async fn tunnel_whose_certificate_has_ended_finishes_its_connections_and_takes_n
     let mut carried = dial(&tunnels, "a", "a:10250").await.unwrap();
     kept.retire();
     assert!(matches!(dial(&tunnels, "a", "a:10250").await, Err(TunnelError::None)));
-    assert_eq!(tunnels.plan("a", Destination::Kubelet).len(), 1, "as if there were none");
+    assert_eq!(
+        tunnels.plan("a", Server { kind: Destination::Kubelet, ip: None }).len(),
+        1,
+        "as if there were none"
+    );
     carried.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
     carried.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
 }
 
+/// Sends a request to a pod on node `a` for a client with this budget.
+async fn ask_pod(kubelets: &Kubelets, budget: &Budget, target: Target) -> ApiError {
+    let caller = Caller { kubelets, own: &OwnAddresses::default(), budget, webhook: false };
+    proxy(caller, target, Request::new(empty())).await.unwrap_err()
+}
+
+/// The pods refuse, so that whether they are asked shows whether there was a place.
 #[tokio::test]
-async fn connections_to_pods_leave_places_in_the_tunnel_for_the_kubelet() {
+async fn client_of_many_slow_pods_leaves_places_in_the_tunnel_for_others_for_webhooks_and_for_the_kubelet() {
     let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
     let mut far = Far::start("kubelet").await;
     let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let accounts = Accounts::new([4, 4]);
+    let budget = |name: &str| {
+        let level = Arc::new(Level::new(usize::MAX));
+        Budget::new(level, accounts.account(Class::Tenants, name))
+    };
+    let (mallory, bob) = (budget("mallory"), budget("bob"));
+    let share = limits::TUNNEL_PROXY_STREAMS / limits::SHARE_OF_IDENTITY;
     let pods = kubelets.tunnels().of("a").remove(0).pods;
-    let places = u32::try_from(limits::TUNNEL_POD_STREAMS).unwrap();
-    let taken = pods.try_acquire_many_owned(places).unwrap();
-    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
-    assert!(error.message.ends_with("as many connections to pods as it may have, 256"), "{error:?}");
+    let slow: Vec<_> =
+        (0..share).map(|_| pods.take(Applicant::Request(mallory.account())).ok().unwrap()).collect();
+    let refused = ask_pod(&kubelets, &mallory, target("a", Transport::Http)).await;
+    let expected = format!("as many connections to pods in the tunnel as it may have, {share}");
+    assert!(refused.code == 429 && refused.message.contains(&expected), "{refused:?}");
+    assert_eq!(refused.details.unwrap()["retryAfterSeconds"], 1);
+    let reached = "403 Forbidden";
+    let error = ask_pod(&kubelets, &bob, target("a", Transport::Http)).await;
+    assert!(error.message.contains(reached), "{error:?}");
     assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "kubelet");
-    drop(taken);
-    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
-    assert!(error.message.contains("403 Forbidden"), "the node is asked again: {error:?}");
+    // Other accounts take all that is left, and webhooks have theirs all the same.
+    let others: Vec<_> = (1..limits::SHARE_OF_IDENTITY)
+        .flat_map(|number| {
+            let other = budget(&number.to_string());
+            let pods = Arc::clone(&pods);
+            (0..share).map(move |_| pods.take(Applicant::Request(other.account())).ok().unwrap())
+        })
+        .collect();
+    let refused = ask_pod(&kubelets, &bob, target("a", Transport::Http)).await;
+    assert_eq!((refused.code, &refused.details.unwrap()["retryAfterSeconds"]), (503, &1.into()));
+    let budget = Budget::default();
+    let caller =
+        Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &budget, webhook: true };
+    let webhook = target("a", Transport::Http).peer;
+    let error = caller.stream(&webhook, false).await.err().unwrap().why();
+    assert!(error.contains(reached), "{error}");
+    drop((slow, others));
+    let error = ask_pod(&kubelets, &mallory, target("a", Transport::Http)).await;
+    assert!(error.message.contains(reached), "{error:?}");
+}
+
+/// Reaches every pod but one, which a NetworkPolicy keeps it from; counts the attempts.
+struct Denied {
+    pod: IpAddr,
+    dialled: AtomicUsize,
+}
+
+#[async_trait]
+impl Dial for Denied {
+    async fn dial(&self, _: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        if address.ip() == self.pod {
+            return std::future::pending().await;
+        }
+        self.dialled.fetch_add(1, Ordering::SeqCst);
+        Err(io::Error::from(io::ErrorKind::ConnectionRefused))
+    }
+}
+
+#[tokio::test]
+async fn pod_whose_policy_denies_the_server_sends_no_other_pod_of_the_node_through_the_tunnel() {
+    let Some(ip) = address_of_a_pod() else { return };
+    let dial = Arc::new(Denied { pod: ip, dialled: AtomicUsize::new(0) });
+    let kubelets = Kubelets::with_dial(Arc::<Denied>::clone(&dial));
+    let (mut far, pod) = (Far::start("kubelet").await, Far::start_at(ip, "pod").await);
+    far.pods.push(SocketAddr::new(ip, pod.port));
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let mut denied = target("a", Transport::Http);
+    (denied.peer.host, denied.peer.port) = (ip.to_string(), pod.port);
+    assert_eq!(ask(&kubelets, denied).await.unwrap(), "pod");
+    assert_eq!(counts(kubelets.tunnels(), Destination::Pod), [0, 1, 1, 0]);
+    // That of another tenant is dialled directly first.
+    let mut other = target("a", Transport::Http);
+    other.peer.host = "192.0.2.77".to_owned();
+    ask(&kubelets, other).await.unwrap_err();
+    assert_eq!(dial.dialled.load(Ordering::SeqCst), 1);
+    let way = kubelets.tunnels().plan("a", Server { kind: Destination::Pod, ip: "192.0.2.78".parse().ok() });
+    assert_eq!(way[0].way, Way::Direct);
 }
