@@ -268,7 +268,15 @@ pub fn network(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
     let Surroundings { ambient, stop } = around;
-    let PodNetwork { pod_network, vxlan_vni, vxlan_port, cni_conf_dir: _, cni_bin_dir: _ } = args;
+    let PodNetwork {
+        pod_network,
+        vxlan_vni,
+        vxlan_port,
+        pod_network_encryption: _,
+        wireguard_port: _,
+        cni_conf_dir: _,
+        cni_bin_dir: _,
+    } = args;
     let config = userspace_network::Config {
         node_name: node.name.clone(),
         state_dir: directories.network(),
@@ -286,6 +294,7 @@ pub fn network(
             node_ips: node.ips.clone(),
             vni: *vxlan_vni,
             port: *vxlan_port,
+            encryption: args.wireguard(&directories.network()),
         },
     };
     config.validate().context("the pod network's configuration cannot be used")?;

@@ -193,7 +193,12 @@ impl Member {
     pub fn start_with(&mut self, synced: futures::future::BoxFuture<'static, ()>) {
         let namespace = self.node.namespace.file.try_clone().unwrap();
         let (config, name) = (self.node.config.peers.clone(), self.node.config.node_name.clone());
-        let nodes = Nodes { cache: self.nodes.clone(), synced, recorder: None };
+        let nodes = Nodes {
+            cache: self.nodes.clone(),
+            synced,
+            recorder: None,
+            published: tokio::sync::watch::Sender::new(None),
+        };
         let (sender, end) = oneshot::channel::<()>();
         let thread = thread::spawn(move || {
             within(&namespace, || {

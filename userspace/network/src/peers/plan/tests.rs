@@ -4,7 +4,7 @@ use crate::peers::underlay::{ForeignRoute, UnderlayLink};
 const ETH0: u32 = 2;
 
 fn plan(config: &PeerConfig, own: &Peer, peers: &[Arc<Peer>], underlay: &Underlay) -> Plan {
-    Planned::new(config, own, peers, underlay).plan
+    Planned::new(config, own, peers, underlay, None).plan
 }
 
 fn net(text: &str) -> IpNetwork {
@@ -22,6 +22,7 @@ fn node(name: &str, created: i64, ranges: &[&str], addresses: &[&str]) -> Arc<Pe
         created,
         ranges: Ok(ranges.iter().map(|range| net(range)).collect()),
         addresses: addresses.iter().map(|address| ip(address)).collect(),
+        wireguard: None,
     })
 }
 
@@ -322,7 +323,7 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
         let mut peers: BTreeMap<String, Arc<Peer>> = BTreeMap::new();
         let all = |peers: &BTreeMap<String, Arc<Peer>>| peers.values().cloned().collect::<Vec<_>>();
         let (config, underlay) = (config(Mode::Auto), underlay());
-        let mut planned = Planned::new(&config, &own(), &[], &underlay);
+        let mut planned = Planned::new(&config, &own(), &[], &underlay, None);
         for step in 0..30 {
             let (peer, gone) = random(step % 5);
             let name = peer.name.clone();
@@ -332,7 +333,7 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
                 None => drop(peers.remove(&name)),
             }
             let before = planned.plan.tables.clone();
-            let full = Planned::new(&config, &own(), &all(&peers), &underlay);
+            let full = Planned::new(&config, &own(), &all(&peers), &underlay, None);
             match planned.update(&name, new.as_deref(), &underlay) {
                 Some(touched) => {
                     alone += 1;
@@ -349,3 +350,6 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
     }
     assert!(alone > 1_000, "{alone} changes were planned alone");
 }
+
+/// Tests of the plan with encryption.
+mod encrypted;
