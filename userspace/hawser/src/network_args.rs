@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use userspace_network::peers::{DEFAULT_PORT, DEFAULT_VNI, DEFAULT_WIREGUARD_PORT, Encryption, Mode, WireGuard};
+use userspace_network::ConfigError;
+use userspace_network::peers::{
+    DEFAULT_PORT, DEFAULT_VNI, DEFAULT_WIREGUARD_PORT, Encryption, Mode, WireGuard,
+};
 use userspace_network::wireguard::KEY_FILE;
 
 /// The largest VXLAN network identifier.
@@ -45,6 +48,9 @@ impl PodNetwork {
         match self.pod_network_encryption {
             Encryption::None => Ok(()),
             Encryption::WireGuard => {
+                if !self.pod_network.may_tunnel() {
+                    return Err(ConfigError::Encryption(self.pod_network).into());
+                }
                 userspace_network::wireguard::check().context("cannot encrypt the pod network")
             }
         }
