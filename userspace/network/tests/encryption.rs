@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use apiserver_client::ObjectKey;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use userspace_network::peers::{DEFAULT_PORT, DEFAULT_VNI, DEFAULT_WIREGUARD_PORT, Mode, WIREGUARD};
@@ -69,10 +70,21 @@ fn frames(namespace: &Namespace, work: impl FnOnce()) -> Vec<Vec<u8>> {
                 }
             }
         });
+        // The reader ends even if the work panics.
+        let end = Stop(&stop);
         work();
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         reader.join().unwrap()
     })
+}
+
+/// Stops a thread when it is dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn ethertype(frame: &[u8]) -> u16 {
@@ -213,27 +225,38 @@ fn forged(to: SocketAddr) -> Vec<u8> {
 
 #[test]
 #[ignore = "needs root and WireGuard: cargo xtask test --kernel 6.1 --target network"]
-fn vxlan_packet_in_the_clear_is_accepted_without_encryption_alone() {
+fn packet_in_the_clear_is_accepted_without_encryption_alone() {
     let mut lab = Lab::new(2, Mode::Vxlan, Outer::V4);
     lab.member(1).wait_for_routes(2);
     lab.member(2).wait_for_routes(2);
-    let ((one, one4, _), (other, ..)) = (lab.member(1).pod("one"), lab.member(2).pod("other"));
+    let ((one, one4, one6), (other, ..)) = (lab.member(1).pod("one"), lab.member(2).pod("other"));
     let heard = datagrams(&one.namespace, one4);
     let to = heard.local_addr().unwrap();
-    let first = || {
-        let mut bytes = [0; 64];
-        let length = heard.recv(&mut bytes).unwrap();
-        bytes[..length].to_vec()
-    };
+    let first = || first_of(&heard);
     let outside = SocketAddr::new(node_ip(1, true), DEFAULT_PORT);
     send(&lab.hub, outside, &forged(to)).unwrap();
     assert_eq!(first(), b"forged");
+    // Or, without VXLAN, as if the hub were the pod.
+    let heard6 = datagrams(&one.namespace, one6);
+    let fake = [("10.77.2.9", to, &heard), ("fd00:77:0:2::9", heard6.local_addr().unwrap(), &heard6)];
+    lab.hub.ip("route add 10.77.1.0/24 via 192.0.2.1");
+    lab.hub.ip("route add fd00:77:0:1::/64 via 2001:db8:2::1");
+    for (source, to, heard) in &fake {
+        lab.hub.ip(&format!("addr add {source} dev lo"));
+        send_as(&lab.hub, source, *to);
+        assert_eq!(first_of(heard), b"forged");
+    }
     encrypt(&mut lab, Outer::V4);
     let inside = lab.member(1).published().key.address();
     // The hub sends to the address within WireGuard as if it were on its link.
     let shown = lab.member(1).node.namespace.ip("-o link show eth0");
     let mac = shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap();
     lab.hub.ip(&format!("neigh add {inside} lladdr {mac} dev br0 nud permanent"));
+    for (source, to, heard) in &fake {
+        send_as(&lab.hub, source, *to);
+        send(&other.namespace, *to, SECRET).unwrap();
+        assert_eq!(first_of(heard), SECRET, "from {source}");
+    }
     for target in [
         outside,
         SocketAddr::new(node_ip(1, false), DEFAULT_PORT),
@@ -245,6 +268,19 @@ fn vxlan_packet_in_the_clear_is_accepted_without_encryption_alone() {
         send(&other.namespace, to, SECRET).unwrap();
         assert_eq!(first(), SECRET, "to {target}");
     }
+}
+
+/// Returns the first datagram that a socket has heard.
+fn first_of(heard: &UdpSocket) -> Vec<u8> {
+    let mut bytes = [0; 64];
+    let length = heard.recv(&mut bytes).unwrap();
+    bytes[..length].to_vec()
+}
+
+/// Sends a datagram with this source.
+fn send_as(from: &Namespace, source: &str, to: SocketAddr) {
+    let source = SocketAddr::new(source.parse().unwrap(), 0);
+    from.run(|| UdpSocket::bind(source).unwrap().send_to(b"forged", to).unwrap());
 }
 
 /// Returns the index of an interface.
@@ -279,6 +315,7 @@ fn keys_are_followed_and_nothing_leaves_in_the_clear_without_one() {
     lab.member(1).nodes.apply(with_key(thief, &new.to_string()));
     exchange(&other.namespace, other4, &one.namespace);
     assert!(!lab.member(1).routes().contains("10.77.9.0/24"));
+    lab.member(1).nodes.delete(&ObjectKey::new("", "thief"));
     // Without a key there is no way, and not by the default route either.
     let frames = frames(&lab.hub, || {
         lab.announce(2, 2, Outer::V4);
@@ -328,14 +365,19 @@ fn restart_loses_no_packet_and_the_end_leaves_nothing() {
     wait_for("the end of the device", || !first.links().contains(WIREGUARD));
     wait_for("the route", || first.routes().contains("10.77.2.0/24 via 192.0.2.2 dev eth0"));
     assert!(!first.node.namespace.ip("route").contains("unreachable 10.77.0.0/16"));
+    assert!(!first.node.namespace.ip("rule").contains("iif eth0"));
     // And everything goes with `restore`.
     let second = &mut lab.members[1];
     let file = second.node.config.state_dir.join(KEY_FILE);
     assert!(second.links().contains(WIREGUARD) && file.exists());
+    let rules = second.node.namespace.ip("-6 rule");
+    assert!(rules.contains("from fd00:77::/48 iif eth0 blackhole"), "{rules}");
     second.kill();
     second.node.restore();
     assert!(!second.links().contains("hawser-") && !file.exists());
     assert_eq!(second.node.namespace.ip("route show type unreachable"), "");
+    assert!(!second.node.namespace.ip("rule").contains("iif eth0"));
+    assert!(!second.node.namespace.ip("-6 rule").contains("iif eth0"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Reads what the kernel has and writes the difference to the plan. New entries come before routes that need
 //! them, old entries go after the routes that needed them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use tracing::info;
 
 use super::batch::{Batch, Request};
+use super::guards::{self, Guard};
 use super::plan::Touched;
 use super::sealed::KeyDifference;
 use super::tables::{Present, Tables, Tunnel, Via, difference};
@@ -53,7 +55,7 @@ impl Device {
 
 /// The kernel's side, in the network namespace of the thread that opened it.
 pub(super) struct Kernel {
-    batch: Batch,
+    pub(super) batch: Batch,
     pub(super) netlink: Netlink,
     /// `None` if packets are not encrypted.
     pub(super) control: Option<Control>,
@@ -61,6 +63,7 @@ pub(super) struct Kernel {
     pub(super) device: Option<Device>,
     pub(super) wireguard: Option<Device>,
     pub(super) present: Present,
+    pub(super) guards: BTreeSet<Guard>,
 }
 
 /// The kernel's side cannot be opened.
@@ -88,6 +91,7 @@ impl Kernel {
             underlay: Underlay::default(),
             device: None,
             present: Present::default(),
+            guards: BTreeSet::new(),
         })
     }
 
@@ -112,6 +116,11 @@ impl Kernel {
             }
         }
         self.present = present;
+        let mut found = BTreeSet::new();
+        for message in guards::all_rules() {
+            self.list(message, "list rules of routing", |message| found.extend(guards::read(&message)))?;
+        }
+        self.guards = found;
         if self.wireguard.as_ref().is_some_and(|device| device.wireguard) {
             self.read_keys()?;
         }
@@ -135,12 +144,13 @@ impl Kernel {
     /// Makes the kernel's tables equal to the plan's. Goes on after failures, and returns the first of them.
     /// Returns the number of entries that were written or removed.
     pub async fn converge(&mut self, tables: &Tables) -> Result<usize, NetlinkError> {
+        let guarded = self.set_guards(&tables.guards)?;
         if let Some(wanted) = &tables.tunnel {
             self.set_tunnel(wanted).await?;
         }
         let keys = self.key_difference(&self.present, tables);
         let steps = steps(&self.present, tables, self.ends());
-        let outcome = self.carry_out_all(keys, &steps);
+        let outcome = self.carry_out_all(keys, &steps).map(|written| guarded + written);
         if tables.tunnel.is_none() && self.device.is_some() {
             self.netlink.delete(TUNNEL).await?;
             info!(device = TUNNEL, "removed the tunnel device, which no node needs any more");
@@ -363,6 +373,7 @@ pub async fn remove() -> Vec<NetlinkError> {
         kernel.carry_out(&steps)
     });
     let mut errors: Vec<_> = removed.err().into_iter().collect();
+    errors.extend(kernel.set_guards(&BTreeSet::new()).err());
     for device in [TUNNEL, WIREGUARD] {
         errors.extend(kernel.netlink.delete(device).await.err());
     }

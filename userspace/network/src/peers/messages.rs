@@ -201,7 +201,7 @@ impl Links {
                 wireguard = Some(link.device);
             } else if !link.name.starts_with(POD_INTERFACE_PREFIX) && link.device.up {
                 let Device { mtu, addresses, .. } = link.device;
-                underlay.insert(index, UnderlayLink { mtu, addresses });
+                underlay.insert(index, UnderlayLink { name: link.name, mtu, addresses });
             }
         }
         (underlay, tunnel, wireguard)

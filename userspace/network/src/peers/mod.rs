@@ -25,6 +25,7 @@
 
 mod batch;
 mod follow;
+mod guards;
 mod kernel;
 mod messages;
 mod peer;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use apiserver_meta::networks::{covers, overlap};
 use ipnetwork::IpNetwork;
 
+use super::guards::guards;
 use super::tables::{Hop, Tables, Tunnel};
 use super::underlay::{Reach, Underlay};
 use super::{Mode, Peer, PeerConfig, tunnel_overhead};
@@ -193,6 +194,9 @@ impl Planned {
         }
         planned.plan.tables.sort();
         planned.plan.tables.tunnel = planned.tunnel(underlay);
+        if identity.is_some() {
+            planned.plan.tables.guards = guards(config, underlay);
+        }
         planned
     }
 

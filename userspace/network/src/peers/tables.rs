@@ -1,10 +1,11 @@
 //! The entries that lead to other nodes' pods, and the difference between those wanted and those there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnetwork::IpNetwork;
 
+use super::guards::Guard;
 use super::plan::Touched;
 use crate::netlink::Mac;
 use crate::wireguard::PublicKey;
@@ -43,6 +44,7 @@ pub(super) struct Tables {
     pub fdb: Vec<(Mac, IpAddr)>,
     /// The peers of the WireGuard device, with their endpoints.
     pub keys: Vec<(PublicKey, Option<SocketAddr>)>,
+    pub guards: BTreeSet<Guard>,
 }
 
 impl Tables {
@@ -77,6 +79,7 @@ impl Tables {
             neighbours: chosen(&self.neighbours, &touched.neighbours),
             fdb: chosen(&self.fdb, &touched.fdb),
             keys: chosen(&self.keys, &touched.keys),
+            guards: BTreeSet::new(),
         }
     }
 

@@ -30,6 +30,7 @@ fn node(name: &str, created: i64, ranges: &[&str], addresses: &[&str]) -> Arc<Pe
 fn underlay() -> Underlay {
     let mut underlay = Underlay::default();
     let link = |mtu, addresses: &[&str]| UnderlayLink {
+        name: String::new(),
         mtu,
         addresses: addresses.iter().map(|address| ip(address)).collect(),
     };
@@ -174,7 +175,9 @@ fn hostile_ranges_are_refused() {
 fn a_range_with_an_address_that_nodes_need_is_refused() {
     // The nodes' network lies within that of the pods.
     let mut underlay = Underlay::default();
-    underlay.links.insert(ETH0, UnderlayLink { mtu: 1500, addresses: vec![ip("10.244.50.9")] });
+    underlay
+        .links
+        .insert(ETH0, UnderlayLink { name: String::new(), mtu: 1500, addresses: vec![ip("10.244.50.9")] });
     let gateway = Some(ip("10.244.60.254"));
     underlay.add_route(net("0.0.0.0/0"), ForeignRoute { metric: 0, gateway, link: Some(ETH0) });
     let config = PeerConfig { node_ips: vec![ip("10.244.50.9")], ..config(Mode::Auto) };
