@@ -9,6 +9,8 @@ use ipnetwork::IpNetwork;
 
 use crate::limits;
 
+/// The MTU if there is no interface to take it from.
+pub(crate) const DEFAULT_MTU: u32 = 1500;
 /// The default VXLAN network identifier. Flannel uses 1, Calico 4096.
 pub const DEFAULT_VNI: u32 = 4145;
 /// The default UDP port of WireGuard. Flannel and Calico use 51820, Cilium 51871.

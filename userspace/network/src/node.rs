@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 use tracing::info;
 
-use crate::config::{Config, ConfigError, check_mtu, host_address, wireguard_mtu};
+use crate::config::{Config, ConfigError, DEFAULT_MTU, check_mtu, host_address, wireguard_mtu};
 use crate::ipam::{self, IpamError, Lease, LeaseFile};
 use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
@@ -25,8 +25,6 @@ pub const CONFLIST: &str = "05-hawser.conflist";
 /// The plugin that runtimes call for the loopback interface. We install one if there is none.
 pub const LOOPBACK_PLUGIN: &str = "loopback";
 const LOOPBACK: &str = "lo";
-/// The MTU if there is no default route to take it from.
-pub(crate) const DEFAULT_MTU: u32 = 1500;
 
 /// The result of preparing the machine for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]

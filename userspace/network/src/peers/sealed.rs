@@ -8,9 +8,8 @@ use super::kernel::{Device, Kernel, at};
 use super::plan::{Identity, local, outer_ipv4};
 use super::tables::{Difference, Present, Tables, difference};
 use super::{PeerConfig, TUNNEL, WIREGUARD, WireGuard, messages};
-use crate::config::wireguard_mtu;
+use crate::config::{DEFAULT_MTU, wireguard_mtu};
 use crate::netlink::NetlinkError;
-use crate::node::DEFAULT_MTU;
 use crate::sysctl;
 use crate::wireguard::{Control, PeerChange, PrivateKey, PublicKey, Published};
 
