@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::kernel::Binary;
 use crate::{against, build_ebpf, clients, deny, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
@@ -25,11 +25,11 @@ pub struct Args {
     /// KUBECONFIG, HOME and PATH are set for it
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["unprivileged", "e2e", "clients"])]
     suite: Option<String>,
-    /// Run only the data plane's tests that need root, in an emulated machine with this kernel, such as 6.1;
-    /// may be repeated
+    /// Run only the data plane's tests that need root, and those of encryption between nodes, in an emulated machine with
+    /// this kernel, such as 6.1; may be repeated
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite"])]
     kernel: Vec<String>,
-    /// With `--kernel`: only these test targets, in this order, such as `packets,model`
+    /// With `--kernel`: only these test targets, in this order, such as `packets,model`; `network` is encryption between nodes
     #[arg(long, value_delimiter = ',', requires = "kernel")]
     target: Vec<String>,
     /// With `--kernel`: fewer random cases and less churn, for a quick check
@@ -56,6 +56,9 @@ type Environment = Vec<(String, OsString)>;
 
 /// Packages that are built and tested.
 const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
+
+/// A part of the names of those tests that need WireGuard in the kernel.
+const WIREGUARD: &str = "encryption::";
 
 /// Counts reported by cargo's test runners.
 #[derive(Clone, Copy, Default)]
@@ -131,11 +134,15 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
         |threads| -> Vec<&str> { ["--ignored", threads].into_iter().chain(filter.iter().copied()).collect() };
     if !args.e2e {
         let others = ["--exclude", "tests-e2e", "--exclude", "tests-clients"].map(OsString::from);
-        stage(
-            "tests that need root",
-            counts,
-            cargo_test(environment, &others, &harness("--test-threads=1")),
-        )?;
+        let mut harness = harness("--test-threads=1");
+        if !has_wireguard() {
+            eprintln!(
+                "test: this kernel has no WireGuard: `cargo xtask test --kernel 6.1 --target network` runs the tests that \
+                 need it"
+            );
+            harness.extend(["--skip", WIREGUARD]);
+        }
+        stage("tests that need root", counts, cargo_test(environment, &others, &harness))?;
     }
     timed("building the binary and the image", || {
         image::echo()?;
@@ -180,20 +187,34 @@ fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts)
     stage("real clients", counts, cargo_test(environment, &target("clients"), &ignored))
 }
 
-/// Runs the data plane's tests on other kernels, one after the other, continuing after failures.
+/// Returns the test binaries that run on other kernels: all of the data plane, and of the pod network those tests
+/// that need WireGuard.
+fn binaries(environment: &Environment) -> Result<Vec<Binary>> {
+    let build = |select: &[&str]| {
+        let mut command = cargo(environment);
+        command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(select);
+        shell::output(&mut command).map(|messages| kernel::test_binaries(&messages))
+    };
+    let all = build(&["--package", "userspace-dataplane"])?.into_iter().map(|found| (found, None));
+    let network = build(&["--package", "userspace-network", "--test", "network"])?;
+    let all = all.chain(network.into_iter().map(|found| (found, Some(WIREGUARD))));
+    Ok(all.map(|((name, file), part)| Binary { name, file, part }).collect())
+}
+
+/// Returns `true` if this machine's kernel has WireGuard, and loads its module.
+fn has_wireguard() -> bool {
+    let make = ["--net", "ip", "link", "add", "wg0", "type", "wireguard"];
+    let made = Command::new("unshare").args(make).stdin(Stdio::null()).stderr(Stdio::null()).status();
+    made.is_ok_and(|status| status.success())
+}
+
+/// Runs tests on other kernels, one after the other, continuing after failures.
 fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Result<()> {
-    let messages = shell::output(cargo(environment).args([
-        "test",
-        "--package",
-        "userspace-dataplane",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ]))?;
-    let binaries = chosen(kernel::test_binaries(&messages), &args.target)?;
+    let binaries = chosen(&binaries(environment)?, &args.target)?;
     let tests = kernel::Tests { binaries: &binaries, filter: args.filter.as_deref(), quick: args.quick };
     let mut failed = Vec::new();
     for version in &args.kernel {
-        let outcome = timed(&format!("data plane on kernel {version}"), || {
+        let outcome = timed(&format!("kernel {version}"), || {
             kernel::test(version, &tests, &mut |line| {
                 println!("{line}");
                 counts.add(line);
@@ -211,14 +232,14 @@ fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Resul
 }
 
 /// Returns the requested targets in the requested order; all if none is requested.
-fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
+fn chosen(all: &[Binary], targets: &[String]) -> Result<Vec<Binary>> {
     let of = |name: &String| {
-        all.iter().find(|(known, _)| known == name).cloned().with_context(|| {
-            let known: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        all.iter().find(|known| known.name == *name).cloned().with_context(|| {
+            let known: Vec<&str> = all.iter().map(|known| known.name.as_str()).collect();
             format!("no test target is called {name}; there are {}", known.join(", "))
         })
     };
-    if targets.is_empty() { Ok(all) } else { targets.iter().map(of).collect() }
+    if targets.is_empty() { Ok(all.to_vec()) } else { targets.iter().map(of).collect() }
 }
 
 /// Checks house rules, format, and the rules for dependencies. Advisories are left to `cargo xtask deny`,
@@ -305,7 +326,7 @@ fn summary(line: &str) -> Option<Counts> {
 mod tests {
     use std::process::Command;
 
-    use super::{chosen, summary};
+    use super::{Binary, chosen, summary};
     use crate::shell::LINTING;
 
     /// The arguments are a private agreement between clippy's two programs: if it changes, nothing else would
@@ -329,11 +350,11 @@ mod tests {
 
     #[test]
     fn targets_keep_the_requested_order() {
-        let all: Vec<_> = ["a", "b", "c"].map(|name| (name.to_owned(), name.into())).to_vec();
+        let all = ["a", "b", "c"].map(|name| Binary { name: name.to_owned(), file: name.into(), part: None });
         let names = |targets: &[&str]| -> Option<Vec<String>> {
             let targets: Vec<String> = targets.iter().map(|name| (*name).to_owned()).collect();
-            let chosen = chosen(all.clone(), &targets).ok()?;
-            Some(chosen.into_iter().map(|(name, _)| name).collect())
+            let chosen = chosen(&all, &targets).ok()?;
+            Some(chosen.into_iter().map(|binary| binary.name).collect())
         };
         assert_eq!(names(&[]).unwrap(), ["a", "b", "c"]);
         assert_eq!(names(&["c", "a"]).unwrap(), ["c", "a"]);

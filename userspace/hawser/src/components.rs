@@ -106,6 +106,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         cluster_dns,
     } = args;
     let stop = shutdown::on_signal()?;
+    pod_network.check()?;
     let data = DataDir::open(&root_dir)?;
     let (client, ambient, node) = (
         connect(&kubeconfig, "kubelet").await?,

@@ -51,7 +51,11 @@ pub async fn run(args: Join) -> Result<()> {
     let data = DataDir::open(&args.data_dir)?;
     let first = data.made()?.is_none();
     let mut tasks = Tasks::default();
-    let outcome = match up::check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[]) {
+    let checked = args
+        .pod_network
+        .check()
+        .and_then(|()| up::check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[]));
+    let outcome = match checked {
         Ok(()) => Box::pin(member(args, &data, start, &stop, &mut tasks)).await,
         Err(error) => Err(error),
     };

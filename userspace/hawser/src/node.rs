@@ -274,7 +274,15 @@ pub fn network(
     around: &Surroundings<'_>,
 ) -> Result<RunningNetwork> {
     let Surroundings { ambient, stop } = around;
-    let PodNetwork { pod_network, vxlan_vni, vxlan_port, cni_conf_dir: _, cni_bin_dir: _ } = args;
+    let PodNetwork {
+        pod_network,
+        vxlan_vni,
+        vxlan_port,
+        pod_network_encryption: _,
+        wireguard_port: _,
+        cni_conf_dir: _,
+        cni_bin_dir: _,
+    } = args;
     let config = userspace_network::Config {
         node_name: node.name.clone(),
         state_dir: directories.network(),
@@ -293,6 +301,7 @@ pub fn network(
             vni: *vxlan_vni,
             port: *vxlan_port,
             state_dir: None,
+            encryption: args.wireguard(&directories.network()),
         },
     };
     config.validate().context("the pod network's configuration cannot be used")?;

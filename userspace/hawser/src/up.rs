@@ -129,6 +129,7 @@ pub fn check(args: &Up) -> Result<()> {
         }
     }
     args.load_balancers.check(&args.networks)?;
+    args.pod_network.check()?;
     let api = ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port)));
     check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[api])
 }

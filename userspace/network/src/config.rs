@@ -9,8 +9,12 @@ use ipnetwork::IpNetwork;
 
 use crate::limits;
 
+/// The MTU if there is no interface to take it from.
+pub(crate) const DEFAULT_MTU: u32 = 1500;
 /// The default VXLAN network identifier. Flannel uses 1, Calico 4096.
 pub const DEFAULT_VNI: u32 = 4145;
+/// The default UDP port of WireGuard. Flannel and Calico use 51820, Cilium 51871.
+pub const DEFAULT_WIREGUARD_PORT: u16 = 14790;
 /// The default UDP port of VXLAN. Flannel and Cilium use 8472, Calico and most switches 4789.
 pub const DEFAULT_PORT: u16 = 14789;
 
@@ -65,6 +69,57 @@ impl Mode {
     }
 }
 
+/// The encryption of packets to pods of other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encryption {
+    #[default]
+    None,
+    WireGuard,
+}
+
+/// The text is not a kind of encryption.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an encryption of the pod network: give none or wireguard")]
+pub struct EncryptionError(String);
+
+impl FromStr for Encryption {
+    type Err = EncryptionError;
+
+    fn from_str(text: &str) -> Result<Self, EncryptionError> {
+        match text {
+            "none" => Ok(Self::None),
+            "wireguard" => Ok(Self::WireGuard),
+            _ => Err(EncryptionError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::WireGuard => "wireguard",
+        })
+    }
+}
+
+/// The settings of WireGuard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireGuard {
+    /// The UDP port of this node.
+    pub port: u16,
+    /// The file with the private key, which is made if it is missing.
+    pub key_file: PathBuf,
+}
+
+/// Returns the MTU of the WireGuard device over an interface with this MTU. WireGuard adds a header of 16 bytes, an
+/// authentication of 16, UDP's 8, and the outer IP header. VXLAN within has to have room for the smallest packets of
+/// IPv6: if the interface has none, outer packets are fragmented.
+pub(crate) fn wireguard_mtu(outer: u32, outer_ipv4: bool) -> u32 {
+    let least = limits::MIN_MTU + tunnel_overhead(false);
+    outer.saturating_sub(if outer_ipv4 { 60 } else { 80 }).clamp(least, limits::MAX_MTU)
+}
+
 /// Bytes that VXLAN adds to a packet: Ethernet 14, VXLAN 8, UDP 8, and the outer IP header.
 pub fn tunnel_overhead(outer_ipv4: bool) -> u32 {
     if outer_ipv4 { 50 } else { 70 }
@@ -87,6 +142,8 @@ pub struct PeerConfig {
     /// Directory in which the node records the addresses that it gave the loopback interface; without it, all that are
     /// there count as a user's.
     pub state_dir: Option<PathBuf>,
+    /// If set, packets to pods of other nodes are encrypted, and others are not sent.
+    pub encryption: Option<WireGuard>,
 }
 
 impl Default for PeerConfig {
@@ -99,6 +156,7 @@ impl Default for PeerConfig {
             vni: DEFAULT_VNI,
             port: DEFAULT_PORT,
             state_dir: None,
+            encryption: None,
         }
     }
 }
@@ -143,6 +201,8 @@ pub enum ConfigError {
     Relative { what: &'static str, path: PathBuf },
     #[error("the MTU {0} is not within {least} and {most}", least = limits::MIN_MTU, most = limits::MAX_MTU)]
     Mtu(u32),
+    #[error("--pod-network-encryption=wireguard needs --pod-network=auto or vxlan, not {0}")]
+    Encryption(Mode),
     #[error("the node name is empty")]
     NoName,
     #[error("{range} cannot be used as the range of pods: {reason}")]
@@ -165,6 +225,9 @@ impl Config {
             if !path.is_absolute() {
                 return Err(ConfigError::Relative { what, path: path.clone() });
             }
+        }
+        if self.peers.encryption.is_some() && !self.peers.mode.may_tunnel() {
+            return Err(ConfigError::Encryption(self.peers.mode));
         }
         self.mtu.map_or(Ok(()), check_mtu)
     }
@@ -238,6 +301,27 @@ mod tests {
         assert_eq!(error.to_string(), "the CNI plugin directory must be an absolute path, not bin");
         assert_eq!(Config { mtu: Some(100), ..config() }.validate(), Err(ConfigError::Mtu(100)));
         assert_eq!(Config { mtu: Some(9000), ..config() }.validate(), Ok(()));
+    }
+
+    #[test]
+    fn encryption_needs_the_tunnel() {
+        let encryption = Some(WireGuard { port: 1, key_file: "/k".into() });
+        let with = |mode| PeerConfig { mode, encryption: encryption.clone(), ..PeerConfig::default() };
+        let valid = |mode| Config { peers: with(mode), ..config() }.validate();
+        assert_eq!((valid(Mode::Auto), valid(Mode::Vxlan)), (Ok(()), Ok(())));
+        let refused = valid(Mode::Routes).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "--pod-network-encryption=wireguard needs --pod-network=auto or vxlan, not routes"
+        );
+        assert_eq!(valid(Mode::None), Err(ConfigError::Encryption(Mode::None)));
+    }
+
+    #[test]
+    fn wireguard_leaves_room_for_its_headers_and_for_ipv6_within() {
+        assert_eq!((wireguard_mtu(1500, true), wireguard_mtu(1500, false)), (1440, 1420));
+        assert_eq!((wireguard_mtu(9000, true), wireguard_mtu(65_535, true)), (8940, 65_475));
+        assert_eq!((wireguard_mtu(1400, true), wireguard_mtu(0, false)), (1350, 1350));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! Each pod has a host route of its own and permanent neighbour entries at both ends, so that nothing is
 //! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`] sets up
 //! and restores the machine, [`run()`] waits for the Node's podCIDR. [`peers`] has the ways to the pods of other
-//! nodes.
+//! nodes, [`wireguard`] the keys by which these are encrypted.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cni;
@@ -22,8 +22,10 @@ mod netlink;
 pub mod netns;
 pub mod node;
 pub mod peers;
+mod publish;
 mod run;
 mod sysctl;
+pub mod wireguard;
 
 pub use config::{Config, ConfigError};
 pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, retire, sweep};

@@ -32,5 +32,11 @@ pub const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 pub const FORMER_PAUSE: Duration = Duration::from_secs(2);
 /// Interval between comparisons of the kernel's tables with the plan if nothing is heard of changes.
 pub const RESYNC: Duration = Duration::from_secs(60);
+/// Maximum length of the annotation with a Node's WireGuard key in bytes; one that a node writes has some 90.
+pub const ANNOTATION_BYTES: usize = 256;
+/// Number of bytes that are read of the file with the WireGuard key, which has 45.
+pub const KEY_FILE_BYTES: u64 = 64;
+/// Time that a Node has to publish its WireGuard key before it is reported.
+pub const KEY_GRACE: Duration = Duration::from_secs(5);
 /// Number of Nodes that change at once up to which each is planned for by itself; beyond it all are.
 pub const NAMED_CHANGES: usize = 32;

@@ -42,7 +42,7 @@ pub enum NetlinkError {
         #[source]
         cause: std::io::Error,
     },
-    #[error("cannot prepare the tunnel device")]
+    #[error("cannot prepare the device to other nodes")]
     Sysctl(#[from] SysctlError),
 }
 
@@ -200,7 +200,12 @@ impl Netlink {
 
     /// Adds an address to an interface, as a range of one.
     pub async fn add_address(&self, index: u32, address: IpAddr) -> Result<(), NetlinkError> {
-        let mut request = self.handle.address().add(index, address, host_prefix(address)).replace();
+        self.add_address_of(index, address, host_prefix(address)).await
+    }
+
+    /// Adds an address to an interface, with the range of its prefix on the link.
+    pub async fn add_address_of(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), NetlinkError> {
+        let mut request = self.handle.address().add(index, address, prefix).replace();
         if address.is_ipv6() {
             // Nobody else can have the address, so duplicate detection, which takes time, is not needed.
             let message = request.message_mut();
@@ -212,8 +217,18 @@ impl Netlink {
 
     /// Removes an address from an interface. Returns `true` if it had it.
     pub async fn delete_address(&self, index: u32, address: IpAddr) -> Result<bool, NetlinkError> {
+        self.delete_address_of(index, address, host_prefix(address)).await
+    }
+
+    /// Removes an address with the range of its prefix from an interface. Returns `true` if it had it.
+    pub async fn delete_address_of(
+        &self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<bool, NetlinkError> {
         // The message of an add request names the address.
-        let mut like = self.handle.address().add(index, address, host_prefix(address));
+        let mut like = self.handle.address().add(index, address, prefix);
         let message = like.message_mut().clone();
         let result = self.handle.address().del(message).execute().await;
         match result.map_err(at(format!("take {address} from interface {index}"))) {

@@ -11,12 +11,13 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 use tracing::info;
 
-use crate::config::{Config, ConfigError, check_mtu, host_address};
+use crate::config::{Config, ConfigError, DEFAULT_MTU, check_mtu, host_address, wireguard_mtu};
 use crate::ipam::{self, IpamError, Lease, LeaseFile};
 use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
 use crate::peers::{self, PeerConfig, tunnel_overhead};
 use crate::sysctl::{self, SysctlError};
+use crate::wireguard::KEY_FILE;
 use crate::{PLUGIN_NAME, limits};
 
 /// The name of the configuration file; early in the alphabet, so that the runtime selects it.
@@ -24,8 +25,6 @@ pub const CONFLIST: &str = "05-hawser.conflist";
 /// The plugin that runtimes call for the loopback interface. We install one if there is none.
 pub const LOOPBACK_PLUGIN: &str = "loopback";
 const LOOPBACK: &str = "lo";
-/// The MTU if there is no default route to take it from.
-const DEFAULT_MTU: u32 = 1500;
 
 /// The result of preparing the machine for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +76,7 @@ pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepar
     set_sysctls(config, &mut journal, pod_ranges)?;
     let netlink = Netlink::open()?;
     set_host_addresses(config, &netlink, &mut journal, &host_addresses).await?;
-    for &to in &config.service_cidrs {
-        netlink.set_route(Route { to, way: Way::Unreachable, source: None }).await?;
-    }
+    set_last_resort(config, &netlink, &mut journal).await?;
     let mtu = match config.mtu {
         Some(mtu) => mtu,
         None => pod_mtu(&config.peers, &netlink).await?,
@@ -102,13 +99,34 @@ async fn set_host_addresses(
     let has = netlink.addresses(lo.index).await?;
     journal.loopback_down |= !lo.up;
     journal.addresses.extend(addresses.iter().filter(|address| !has.contains(address)));
-    journal.unreachable.extend(config.service_cidrs.iter().map(ToString::to_string));
     journal.save(&config.state_dir)?;
     netlink.up(lo.index).await?;
     for address in addresses {
         netlink.add_address(lo.index, *address).await?;
     }
     Ok(())
+}
+
+/// Makes destinations unreachable to which nothing else leads: Services, since their packets were not translated, and
+/// with encryption all pods, since the default route would send packets to those of an unknown node in the clear.
+async fn set_last_resort(config: &Config, netlink: &Netlink, journal: &mut Journal) -> Result<(), NodeError> {
+    let pods = config.peers.encryption.as_ref().map(|_| &config.peers.cluster_cidrs);
+    let wanted: BTreeSet<String> =
+        config.service_cidrs.iter().chain(pods.into_iter().flatten()).map(ToString::to_string).collect();
+    let gone: Vec<String> = journal.unreachable.difference(&wanted).cloned().collect();
+    journal.unreachable.extend(wanted.iter().cloned());
+    journal.save(&config.state_dir)?;
+    let route = |to: &String| Some(Route { to: to.parse().ok()?, way: Way::Unreachable, source: None });
+    for route in wanted.iter().filter_map(route) {
+        netlink.set_route(route).await?;
+    }
+    for to in gone {
+        if let Some(route) = route(&to) {
+            netlink.delete_route(route).await?;
+        }
+        journal.unreachable.remove(&to);
+    }
+    Ok(journal.save(&config.state_dir)?)
 }
 
 /// Removes the node's own addresses of earlier podCIDRs, since another node may have the range by now, and returns those
@@ -154,8 +172,12 @@ async fn pod_mtu(peers: &PeerConfig, netlink: &Netlink) -> Result<u32, NetlinkEr
     }
     let mtu = uplink.map(|found| found.mtu).filter(|mtu| check_mtu(*mtu).is_ok()).unwrap_or(DEFAULT_MTU);
     let outer_ipv4 = outer.is_none_or(|address| address.is_ipv4());
-    let headers = if peers.mode.may_tunnel() { tunnel_overhead(outer_ipv4) } else { 0 };
-    Ok(mtu.saturating_sub(headers).max(limits::MIN_MTU))
+    let mtu = match &peers.encryption {
+        Some(_) => wireguard_mtu(mtu, outer_ipv4) - tunnel_overhead(false),
+        None if peers.mode.may_tunnel() => mtu.saturating_sub(tunnel_overhead(outer_ipv4)),
+        None => mtu,
+    };
+    Ok(mtu.max(limits::MIN_MTU))
 }
 
 fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> Result<(), NodeError> {
@@ -305,6 +327,7 @@ pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
         Err(error) => errors.push(error.into()),
     }
     errors.extend(peers::remove().await.into_iter().map(NodeError::from));
+    remove(&state_dir.join(KEY_FILE), &mut errors, fs::remove_file);
     for path in &journal.files {
         remove(path, &mut errors, fs::remove_file);
     }

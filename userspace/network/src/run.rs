@@ -18,11 +18,12 @@ use crate::config::{Config, pod_ranges};
 use crate::limits;
 use crate::node::{NodeError, prepare, retire, sweep, withdraw_conflist};
 use crate::peers::{Mode, follow};
+use crate::publish::{Key, publish};
 
 /// The API clients of the pod network.
 #[derive(Clone)]
 pub struct Clients {
-    /// May read the own Node.
+    /// May read the own Node, and write its annotations.
     pub own: Client,
     /// May list and watch all Nodes, and write events.
     pub nodes: Client,
@@ -43,7 +44,9 @@ pub async fn run(
     let (mut peers, name) = (config.peers.clone(), config.node_name.clone());
     peers.state_dir = Some(config.state_dir.clone());
     let none = peers.mode == Mode::None;
-    let follow = follow(peers, name, clients.nodes, ambient.clone(), shutdown.clone());
+    let (sender, published) = watch::channel(None);
+    let key = Key { encrypted: peers.encryption.is_some(), published };
+    let follow = follow(peers, name.clone(), (clients.nodes, sender), ambient.clone(), shutdown.clone());
     if none {
         if let Err(error) = withdraw_conflist(&config) {
             warn!(error = &error as &dyn std::error::Error, "cannot leave the field to another CNI plugin");
@@ -51,10 +54,12 @@ pub async fn run(
         follow.await;
         return shutdown.cancelled().await;
     }
-    let informers = Informers::new(clients.own, ambient.clone(), shutdown.clone());
+    let informers = Informers::new(clients.own.clone(), ambient.clone(), shutdown.clone());
     let own = format!("metadata.name={}", config.node_name);
     let nodes = informers.select(Selection { fields: own, ..Selection::default() });
-    tokio::join!(run_with(config, nodes, ranges, ambient, shutdown), follow);
+    let own = (clients.own, nodes.clone());
+    let publish = publish(&name, own, key, &ambient, &shutdown);
+    tokio::join!(run_with(config, nodes, ranges, ambient.clone(), shutdown.clone()), follow, publish);
 }
 
 /// Sets up the machine as [`run`] does, by a cache that is kept elsewhere and holds at least the own Node.

@@ -17,12 +17,16 @@ use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use serde_json::json;
 use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::{block_on, within};
-use userspace_network::peers::{Mode, Nodes, Peer, PeerConfig, follow_with};
+use userspace_network::peers::{
+    DEFAULT_WIREGUARD_PORT, Mode, Nodes, Peer, PeerConfig, WireGuard, follow_with,
+};
 use userspace_network::prepare;
+use userspace_network::wireguard::{ANNOTATION, KEY_FILE, Published};
 
-use crate::machine::{Namespace, Node, Pod, output, wait_for};
+use crate::machine::{Namespace, Node, Pod, output, time_factor, wait_for};
 
 /// The families of the nodes' own addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub struct Member {
     pub number: u8,
     pub node: Node,
     pub nodes: Cache<Peer>,
+    /// The WireGuard key of the running pod network.
+    published: watch::Sender<Option<Published>>,
     follower: Option<Follower>,
 }
 
@@ -90,6 +96,13 @@ impl Lab {
         }
     }
 
+    /// Writes a Node with a WireGuard key, or what is to pass for one, into all nodes' copies of the API.
+    pub fn publish(&self, number: u8, outer: Outer, key: &str) {
+        for member in &self.members {
+            member.nodes.apply(with_key(node_object(number, number, outer), key));
+        }
+    }
+
     pub fn forget(&self, number: u8) {
         for member in &self.members {
             member.nodes.delete(&ObjectKey::new("", &format!("node-{number}")));
@@ -119,6 +132,16 @@ fn node_ips(number: u8, outer: Outer) -> Vec<IpAddr> {
         Outer::V6 => vec![node_ip(number, false)],
         Outer::Both => vec![node_ip(number, true), node_ip(number, false)],
     }
+}
+
+fn node_object(number: u8, at: u8, outer: Outer) -> k8s_openapi::api::core::v1::Node {
+    object(&format!("node-{number}"), number, &ranges(number), &node_ips(at, outer))
+}
+
+/// Returns a Node that has published a WireGuard key.
+pub fn with_key(mut node: k8s_openapi::api::core::v1::Node, key: &str) -> k8s_openapi::api::core::v1::Node {
+    node.metadata.annotations.get_or_insert_default().insert(ANNOTATION.to_owned(), key.to_owned());
+    node
 }
 
 /// Returns a Node as the API has it.
@@ -172,17 +195,41 @@ impl Member {
             state_dir: Some(node.config.state_dir.clone()),
             ..PeerConfig::default()
         };
-        let mut member = Self { number, node, nodes: Cache::default(), follower: None };
-        let own = ranges(number).map(|range| range.parse().unwrap());
-        let config = member.node.config.clone();
-        member.node.namespace.run(|| block_on(prepare(&config, &own)).unwrap().unwrap());
+        let mut member = Self {
+            number,
+            node,
+            nodes: Cache::default(),
+            published: watch::Sender::new(None),
+            follower: None,
+        };
+        member.prepare();
         member.start();
         member
     }
 
+    /// Prepares the machine for pods.
+    pub fn prepare(&self) {
+        let own = ranges(self.number).map(|range| range.parse().unwrap());
+        let config = self.node.config.clone();
+        self.node.namespace.run(|| block_on(prepare(&config, &own)).unwrap().unwrap());
+    }
+
+    /// Encrypts from the next start on.
+    pub fn encrypt(&mut self) {
+        let key_file = self.node.config.state_dir.join(KEY_FILE);
+        self.node.config.peers.encryption = Some(WireGuard { port: DEFAULT_WIREGUARD_PORT, key_file });
+    }
+
+    /// Waits for the WireGuard key of the pod network that was started last.
+    pub fn published(&self) -> Published {
+        wait_for("the key", || self.published.borrow().is_some());
+        let key = *self.published.borrow();
+        key.unwrap()
+    }
+
     /// Writes a Node into this node's copy of the API, with the address of the node `at`.
     pub fn hear(&self, number: u8, at: u8, outer: Outer) {
-        self.nodes.apply(object(&format!("node-{number}"), number, &ranges(number), &node_ips(at, outer)));
+        self.nodes.apply(node_object(number, at, outer));
     }
 
     /// Starts the pod network with the Nodes that have been announced.
@@ -194,7 +241,9 @@ impl Member {
     pub fn start_with(&mut self, synced: futures::future::BoxFuture<'static, ()>) {
         let namespace = self.node.namespace.file.try_clone().unwrap();
         let (config, name) = (self.node.config.peers.clone(), self.node.config.node_name.clone());
-        let nodes = Nodes { cache: self.nodes.clone(), synced, recorder: None };
+        let published = self.published.clone();
+        published.send_replace(None);
+        let nodes = Nodes { cache: self.nodes.clone(), synced, recorder: None, published };
         let (sender, end) = oneshot::channel::<()>();
         let thread = thread::spawn(move || {
             within(&namespace, || {
@@ -219,6 +268,11 @@ impl Member {
             drop(_end);
             thread.into_iter().for_each(|thread| thread.join().unwrap());
         }
+    }
+
+    /// Returns the names of all interfaces, with their properties.
+    pub fn links(&self) -> String {
+        self.node.namespace.run(|| output("ip", &["-o", "-d", "link"]))
     }
 
     /// Returns the routes to other nodes' pods.
@@ -294,7 +348,7 @@ impl<'a> Stream<'a> {
         let any: IpAddr = if self.at.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let client = self.ends[1].run(|| UdpSocket::bind(SocketAddr::new(any, 0)).unwrap());
         for socket in [&server, &client] {
-            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(200) * time_factor())).unwrap();
         }
         client.connect(server.local_addr().unwrap()).unwrap();
         thread::scope(|scope| {

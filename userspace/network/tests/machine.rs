@@ -23,6 +23,17 @@ pub const RANGE: &str = "10.77.5.0/24";
 pub const HOST: &str = "10.77.5.1";
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Returns the time to wait for what comes at once: [`TIMEOUT`], times `HAWSER_TEST_TIME_FACTOR`, which is set in an
+/// emulated machine.
+pub fn patience() -> Duration {
+    TIMEOUT * time_factor()
+}
+
+/// Returns the factor by which this machine is slower than others.
+pub fn time_factor() -> u32 {
+    std::env::var("HAWSER_TEST_TIME_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// A namespace that lives as long as this value.
 pub struct Namespace {
     pub file: File,
@@ -162,7 +173,7 @@ pub fn output(program: &str, arguments: &[&str]) -> String {
 pub fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
     let listener = server.run(|| TcpListener::bind(SocketAddr::new(at, 0)).unwrap());
     // The server must not wait for a client that cannot come.
-    sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
+    sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(patience())).unwrap();
     let target = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let accepted = scope.spawn(|| {
@@ -171,9 +182,9 @@ pub fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
             peer.ip()
         });
         client.run(|| {
-            let mut stream = TcpStream::connect_timeout(&target, TIMEOUT)
+            let mut stream = TcpStream::connect_timeout(&target, patience())
                 .unwrap_or_else(|error| panic!("connect to {target}: {error}"));
-            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            stream.set_read_timeout(Some(patience())).unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
             assert_eq!(text, "hello");
@@ -183,7 +194,7 @@ pub fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
 }
 
 pub fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + patience();
     while !is_there() {
         assert!(Instant::now() < deadline, "{what} does not come");
         thread::sleep(Duration::from_millis(20));

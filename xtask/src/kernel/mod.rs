@@ -23,8 +23,8 @@ use crate::shell;
 use self::fetch::tools;
 use self::guest::{Guest, run};
 
-/// Kernel modules that tests of the data plane may need: interfaces of all kinds, classifiers, socket
-/// diagnosis, SCTP, connection tracking. Modules that are built in or missing are skipped.
+/// Kernel modules that tests may need: interfaces of all kinds, classifiers, socket diagnosis, SCTP, connection
+/// tracking, WireGuard. Modules that are built in or missing are skipped.
 const MODULES: &[&str] = &[
     "veth",
     "dummy",
@@ -44,6 +44,7 @@ const MODULES: &[&str] = &[
     "sctp",
     "nf_conntrack",
     "nf_conntrack_netlink",
+    "wireguard",
 ];
 
 /// Additional modules for comparisons with IPVS, iptables and nftables.
@@ -100,10 +101,19 @@ const WAIT_FACTOR: &str = "20";
 const SHARE: &str = "100";
 const QUICK_SHARE: &str = "20";
 
+/// A test binary.
+#[derive(Clone, Debug)]
+pub struct Binary {
+    /// The name of its target.
+    pub name: String,
+    pub file: PathBuf,
+    /// If set, only tests whose name contains it need another kernel.
+    pub part: Option<&'static str>,
+}
+
 /// Tests to run on another kernel.
 pub struct Tests<'a> {
-    /// Test binaries by name of their target.
-    pub binaries: &'a [(String, PathBuf)],
+    pub binaries: &'a [Binary],
     /// If set, only tests whose name contains it.
     pub filter: Option<&'a str>,
     pub quick: bool,
@@ -114,10 +124,10 @@ impl Tests<'_> {
     /// tests is shown immediately, since all of them may take an hour.
     fn script(&self) -> String {
         let mut script = String::from("failed=0\n");
-        for (name, file) in self.binaries {
+        for Binary { name, file, part } in self.binaries {
             let program = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
             script.push_str(&format!("echo '== {name}'\n{program} --ignored --nocapture --test-threads=1"));
-            if let Some(filter) = self.filter {
+            if let Some(filter) = self.filter.or(*part) {
                 script.push_str(&format!(" '{}'", filter.replace('\'', "")));
             }
             script.push_str(" || failed=1\n");
@@ -139,14 +149,14 @@ impl Tests<'_> {
     }
 }
 
-/// Runs the data plane's tests that need root on another kernel. Passes each line of their output to `line`;
+/// Runs tests that need root on another kernel. Passes each line of their output to `line`;
 /// fails if a test fails.
 ///
 /// # Errors
 ///
 /// Fails if the kernel or the emulator cannot be fetched, if the guest does not finish, or if a test fails.
 pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Result<()> {
-    let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|(_, file)| file.clone()).collect();
+    let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|binary| binary.file.clone()).collect();
     for name in ["ip", "tc", "flock"] {
         programs
             .push(shell::find(name).with_context(|| format!("no `{name}` here; run `cargo xtask setup`"))?);

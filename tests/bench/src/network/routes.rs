@@ -151,8 +151,12 @@ impl Follower {
 
     fn run(mut self, namespace: &Path) -> Result<Self> {
         let file = File::open(namespace).with_context(|| format!("cannot open {}", namespace.display()))?;
-        let nodes =
-            Nodes { cache: self.nodes.clone(), synced: Box::pin(std::future::ready(())), recorder: None };
+        let nodes = Nodes {
+            cache: self.nodes.clone(),
+            synced: Box::pin(std::future::ready(())),
+            recorder: None,
+            published: tokio::sync::watch::Sender::new(None),
+        };
         let (config, own, stop) = (self.config.clone(), self.own.clone(), self.stop.clone());
         self.thread = Some(std::thread::spawn(move || {
             let outcome =

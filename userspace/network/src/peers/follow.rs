@@ -1,6 +1,6 @@
 //! Follows Nodes and the machine's network, and keeps the kernel's tables equal to the plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,29 +9,32 @@ use apiserver_client::{Cache, Informers, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use futures::future::BoxFuture;
 use kube::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_daemon::netlink::{self, Notices};
 
-use super::kernel::Kernel;
+use super::kernel::{Kernel, OpenError};
 use super::messages::{Effect, effect};
 use super::plan::{Planned, Refusal, Touched};
+use super::reports::Reports;
 use super::{Mode, Peer, PeerConfig, remove};
 use crate::journal::Journal;
 use crate::limits;
 use crate::netlink::NetlinkError;
+use crate::wireguard::{KeyError, PrivateKey, Published};
 
 /// The component that writes events about Nodes.
 const COMPONENT: &str = "hawser-network";
 
 /// Keeps routes to the pods of all other Nodes until shutdown; they remain after it. `client` must be allowed
 /// to list and watch Nodes. With mode `none`, it removes what an earlier process left, and ends.
+/// `published` gets the WireGuard key of this machine, if it has one.
 pub async fn follow(
     config: PeerConfig,
     own: String,
-    client: Client,
+    (client, published): (Client, watch::Sender<Option<Published>>),
     ambient: Ambient,
     shutdown: CancellationToken,
 ) {
@@ -46,7 +49,7 @@ pub async fn follow(
     let cache: Cache<Peer> = informers.cache();
     let listed = cache.clone();
     let synced = Box::pin(async move { listed.synced().await });
-    let nodes = Nodes { cache, synced, recorder: Some(recorder) };
+    let nodes = Nodes { cache, synced, recorder: Some(recorder), published };
     follow_with(config, own, nodes, ambient, shutdown).await;
 }
 
@@ -57,6 +60,19 @@ pub struct Nodes {
     pub synced: BoxFuture<'static, ()>,
     /// Writes events about Nodes that are refused.
     pub recorder: Option<Recorder>,
+    /// Gets the WireGuard key of this machine, if it has one.
+    pub published: watch::Sender<Option<Published>>,
+}
+
+/// The kernel's tables could not be made equal to the plan.
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
 }
 
 /// Follows, as [`follow`] does, a cache that is kept elsewhere.
@@ -67,7 +83,10 @@ pub async fn follow_with(
     ambient: Ambient,
     shutdown: CancellationToken,
 ) {
-    let Nodes { cache: nodes, synced, recorder } = nodes;
+    let Nodes { cache: nodes, synced, recorder, published } = nodes;
+    if config.encryption.is_some() && !close_clear(&ambient, &shutdown).await {
+        return;
+    }
     let changed = Arc::new(Changed::default());
     let note = Arc::clone(&changed);
     nodes.on_change(move |change| note.add(&change.object().name));
@@ -77,14 +96,25 @@ pub async fn follow_with(
         // Entries of Nodes that have not been listed yet must not be removed.
         () = synced => {}
     }
-    let mut follower =
-        Follower { config, own, nodes, recorder, machine: None, known: None, refused: BTreeMap::new() };
+    let reports = Reports::default();
+    let ambient_of_keys = ambient.clone();
+    let mut follower = Follower {
+        config,
+        own,
+        nodes,
+        recorder,
+        published,
+        ambient: ambient_of_keys,
+        machine: None,
+        known: None,
+        reports,
+    };
     let mut pause = limits::MIN_RETRY;
     loop {
         let wait = match follower.turn(changed.take()).await {
             Ok(()) => {
                 pause = limits::MIN_RETRY;
-                limits::RESYNC
+                follower.reports.due().map_or(limits::RESYNC, |due| due.min(limits::RESYNC))
             }
             Err(error) => {
                 warn!(
@@ -104,6 +134,26 @@ pub async fn follow_with(
             () = changed.notify.notified() => {}
             () = follower.machine_changed() => {}
             () = tokio::time::sleep(wait) => follower.forget_machine(),
+        }
+    }
+}
+
+/// Removes what leads to other nodes in the clear, before anything is known of them. Returns `false` on shutdown.
+async fn close_clear(ambient: &Ambient, shutdown: &CancellationToken) -> bool {
+    let mut pause = limits::MIN_RETRY;
+    loop {
+        let outcome = async { Ok::<_, FollowError>(Kernel::open(true)?.close_clear().await?) }.await;
+        let Err(error) = outcome else { return true };
+        warn!(
+            error = &error as &dyn std::error::Error,
+            "packets to other nodes may leave in the clear, trying again"
+        );
+        let wait = pause + Duration::from_millis(ambient.random.next_u64() % 50);
+        pause = (pause * 2).min(limits::MAX_RETRY);
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return false,
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }
@@ -140,11 +190,13 @@ struct Follower {
     own: String,
     nodes: Cache<Peer>,
     recorder: Option<Recorder>,
+    published: watch::Sender<Option<Published>>,
+    ambient: Ambient,
     /// `None` before the first turn and after a failure.
     machine: Option<Machine>,
     /// The own Node when it last had podCIDRs: if it is deleted, nothing changes for its pods.
     known: Option<Arc<Peer>>,
-    refused: BTreeMap<String, Refusal>,
+    reports: Reports,
 }
 
 /// The machine's tables and the notices of their changes.
@@ -160,7 +212,7 @@ struct Machine {
 impl Follower {
     /// Reads what may have changed, plans, and writes the difference. `changed` names the Nodes that have
     /// changed since the last turn, unless all are to be looked at.
-    async fn turn(&mut self, changed: Option<BTreeSet<String>>) -> Result<(), NetlinkError> {
+    async fn turn(&mut self, changed: Option<BTreeSet<String>>) -> Result<(), FollowError> {
         if let Some(own) = self.own_with_ranges() {
             self.known = Some(own);
         }
@@ -172,7 +224,7 @@ impl Follower {
             // Notices are heard before the first look, so that no change is missed.
             None => self.machine.insert(Machine {
                 notices: open_notices()?,
-                kernel: Kernel::open()?,
+                kernel: Kernel::open(self.config.encryption.is_some())?,
                 planned: None,
                 stale: true,
             }),
@@ -180,12 +232,14 @@ impl Follower {
         let written =
             match changed.filter(|_| !machine.stale).and_then(|names| machine.update(&names, &self.nodes)) {
                 Some(touched) => machine.write_part(&touched)?,
-                None => machine.look_at_all(&self.config, own, &self.nodes).await?,
+                None => {
+                    let all = (own.as_ref(), &self.nodes);
+                    machine.look_at_all(&self.config, all, &self.ambient, &self.published).await?
+                }
             };
-        let refused =
-            machine.planned.as_ref().map(|planned| planned.plan.refused.clone()).unwrap_or_default();
-        let before = std::mem::replace(&mut self.refused, refused);
-        self.report(&before);
+        let refused = machine.planned.as_ref().map(|planned| &planned.plan.refused);
+        self.reports.set(refused.into_iter().flatten(), Instant::now());
+        self.report();
         let (nodes, took) = (self.nodes.len(), began.elapsed());
         if first {
             info!(nodes, written, ?took, "routes to the pods of other nodes are complete");
@@ -202,20 +256,20 @@ impl Follower {
     }
 
     /// Tells of Nodes that are refused for a new reason.
-    fn report(&self, before: &BTreeMap<String, Refusal>) {
-        for (name, refusal) in self.refused.iter().filter(|(name, why)| before.get(*name) != Some(*why)) {
+    fn report(&mut self) {
+        for (name, refusal) in self.reports.take(Instant::now()) {
             if refusal.is_early() {
                 debug!(node = name, reason = %refusal, "no routes to the pods of a node yet");
                 continue;
             }
             warn!(node = name, reason = %refusal, "no routes to the pods of a node");
-            if matches!(refusal, Refusal::Claimed(_, holder) if *holder == self.own)
+            if matches!(&refusal, Refusal::Claimed(_, holder) if *holder == self.own)
                 && self.own_with_ranges().is_none()
             {
                 // The own Node is being made anew: the other one may be the range's new owner.
                 continue;
             }
-            let peer = self.nodes.get(&ObjectKey::new("", name));
+            let peer = self.nodes.get(&ObjectKey::new("", &name));
             if let (Some(recorder), Some(peer)) = (&self.recorder, peer) {
                 let text = format!("No routes to the pods of node {name}: {refusal}");
                 recorder.shared_warning(peer.reference(), "PodNetworkRefused", text);
@@ -263,9 +317,10 @@ impl Machine {
     async fn look_at_all(
         &mut self,
         config: &PeerConfig,
-        own: &Peer,
-        nodes: &Cache<Peer>,
-    ) -> Result<usize, NetlinkError> {
+        (own, nodes): (&Peer, &Cache<Peer>),
+        ambient: &Ambient,
+        published: &watch::Sender<Option<Published>>,
+    ) -> Result<usize, FollowError> {
         if std::mem::take(&mut self.stale) {
             self.kernel.read()?;
             self.kernel.underlay.given = given(config);
@@ -274,7 +329,14 @@ impl Machine {
         if config.node_ips.is_empty() {
             config.node_ips.clone_from(&own.addresses);
         }
-        let planned = Planned::new(&config, own, &nodes.list(), &self.kernel.underlay);
+        let mut identity = None;
+        if let Some(encryption) = &config.encryption {
+            let key = PrivateKey::load_or_make(&encryption.key_file, ambient)?;
+            identity = Some(self.kernel.set_wireguard(&config, encryption, &key).await?);
+        }
+        let own_key = identity.map(|identity| identity.published);
+        published.send_if_modified(|known| std::mem::replace(known, own_key) != own_key);
+        let planned = Planned::new(&config, own, &nodes.list(), &self.kernel.underlay, identity);
         let written = self.kernel.converge(&planned.plan.tables).await?;
         self.planned = Some(planned);
         Ok(written)

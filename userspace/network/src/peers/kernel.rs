@@ -1,6 +1,7 @@
 //! Reads what the kernel has and writes the difference to the plan. New entries come before routes that need
 //! them, old entries go after the routes that needed them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -11,55 +12,86 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use tracing::info;
 
 use super::batch::{Batch, Request};
+use super::guards::{self, Guard};
 use super::plan::Touched;
+use super::sealed::KeyDifference;
 use super::tables::{Present, Tables, Tunnel, Via, difference};
 use super::underlay::Underlay;
-use super::{TUNNEL, messages};
+use super::{TUNNEL, WIREGUARD, messages};
 use crate::netlink::{Mac, Netlink, NetlinkError};
 use crate::sysctl;
+use crate::wireguard::{Control, WireGuardError};
 
-/// The tunnel device as the kernel has it.
+/// Properties of a VXLAN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub vni: u32,
+    pub port: u16,
+    pub local: Option<IpAddr>,
+    /// The interface through which outer packets go.
+    pub link: Option<u32>,
+}
+
+/// The tunnel device or the WireGuard device as the kernel has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Device {
     pub index: u32,
     pub up: bool,
     pub mtu: u32,
     pub mac: Vec<u8>,
-    /// Identifier, port and own address of a VXLAN device; otherwise it is another program's.
-    pub vxlan: Option<(u32, u16, Option<IpAddr>)>,
+    /// If the device is neither of VXLAN nor of WireGuard, it is another program's.
+    pub vxlan: Option<Vxlan>,
+    pub wireguard: bool,
     pub addresses: Vec<IpAddr>,
 }
 
 impl Device {
     /// Returns `true` if nothing has to be changed that cannot be changed while the device exists.
     fn fits(&self, wanted: &Tunnel) -> bool {
-        self.mac == wanted.mac && self.vxlan == Some((wanted.vni, wanted.port, wanted.local))
+        let Tunnel { vni, port, local, link, .. } = *wanted;
+        self.mac == wanted.mac && self.vxlan == Some(Vxlan { vni, port, local, link })
     }
 }
 
 /// The kernel's side, in the network namespace of the thread that opened it.
 pub(super) struct Kernel {
-    batch: Batch,
-    netlink: Netlink,
+    pub(super) batch: Batch,
+    pub(super) netlink: Netlink,
+    /// `None` if packets are not encrypted.
+    pub(super) control: Option<Control>,
     pub underlay: Underlay,
-    device: Option<Device>,
-    present: Present,
+    pub(super) device: Option<Device>,
+    pub(super) wireguard: Option<Device>,
+    pub(super) present: Present,
+    pub(super) guards: BTreeSet<Guard>,
 }
 
-fn at(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> NetlinkError {
+/// The kernel's side cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error("cannot encrypt packets to other nodes")]
+    WireGuard(#[from] WireGuardError),
+}
+
+pub(super) fn at(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> NetlinkError {
     let attempted = attempted.into();
     move |cause| NetlinkError::Socket { attempted, cause }
 }
 
 impl Kernel {
-    /// Opens the sockets. Call it within a runtime, and [`Kernel::read`] next.
-    pub fn open() -> Result<Self, NetlinkError> {
+    /// Opens the sockets, with `encrypt` also that for WireGuard. Call it within a runtime, and [`Kernel::read`] next.
+    pub fn open(encrypt: bool) -> Result<Self, OpenError> {
         Ok(Self {
             batch: Batch::open()?,
             netlink: Netlink::open()?,
+            control: encrypt.then(Control::open).transpose()?,
+            wireguard: None,
             underlay: Underlay::default(),
             device: None,
             present: Present::default(),
+            guards: BTreeSet::new(),
         })
     }
 
@@ -74,7 +106,7 @@ impl Kernel {
         }
         let (mut underlay, mut present) = (Underlay::default(), Present::default());
         routes.divide(&mut underlay, &mut present);
-        (underlay.links, self.device) = links.divide();
+        (underlay.links, self.device, self.wireguard) = links.divide();
         self.underlay = underlay;
         if let Some(device) = self.device.as_ref().map(|device| device.index) {
             for message in messages::neighbours(device) {
@@ -84,6 +116,14 @@ impl Kernel {
             }
         }
         self.present = present;
+        let mut found = BTreeSet::new();
+        for message in guards::all_rules() {
+            self.list(message, "list rules of routing", |message| found.extend(guards::read(&message)))?;
+        }
+        self.guards = found;
+        if self.wireguard.as_ref().is_some_and(|device| device.wireguard) {
+            self.read_keys()?;
+        }
         Ok(())
     }
 
@@ -104,24 +144,54 @@ impl Kernel {
     /// Makes the kernel's tables equal to the plan's. Goes on after failures, and returns the first of them.
     /// Returns the number of entries that were written or removed.
     pub async fn converge(&mut self, tables: &Tables) -> Result<usize, NetlinkError> {
+        let guarded = self.set_guards(&tables.guards)?;
         if let Some(wanted) = &tables.tunnel {
             self.set_tunnel(wanted).await?;
         }
-        let steps = steps(&self.present, tables, self.device.as_ref().map(|device| device.index));
-        let outcome = self.carry_out(&steps);
+        let keys = self.key_difference(&self.present, tables);
+        let steps = steps(&self.present, tables, self.ends());
+        let outcome = self.carry_out_all(keys, &steps).map(|written| guarded + written);
         if tables.tunnel.is_none() && self.device.is_some() {
             self.netlink.delete(TUNNEL).await?;
             info!(device = TUNNEL, "removed the tunnel device, which no node needs any more");
             self.read()?;
         }
+        if self.control.is_none() && self.wireguard.take().is_some() {
+            self.netlink.delete(WIREGUARD).await?;
+            info!(
+                device = WIREGUARD,
+                "removed the WireGuard device: packets to other nodes are not encrypted"
+            );
+        }
         outcome
+    }
+
+    /// Returns the devices that entries of the tunnel name.
+    fn ends(&self) -> Option<Ends> {
+        let link = |device: &Device| device.vxlan.as_ref().and_then(|vxlan| vxlan.link);
+        self.device.as_ref().map(|device| Ends { index: device.index, link: link(device) })
     }
 
     /// Makes entries equal to the plan's that a change has touched; the tunnel device stays.
     pub fn converge_part(&mut self, tables: &Tables, touched: &Touched) -> Result<usize, NetlinkError> {
-        let index = self.device.as_ref().map(|device| device.index);
-        let steps = steps(&self.present.part(touched), &tables.part(touched), index);
-        self.carry_out(&steps)
+        let (present, tables) = (self.present.part(touched), tables.part(touched));
+        let keys = self.key_difference(&present, &tables);
+        let steps = steps(&present, &tables, self.ends());
+        self.carry_out_all(keys, &steps)
+    }
+
+    /// Removes routes to other nodes' pods, except for those that are kept.
+    pub(super) fn remove_routes_but(&mut self, kept: &Present) -> Result<(), NetlinkError> {
+        let gone = self.present.routes.keys().filter(|to| !kept.routes.contains_key(to));
+        let steps: Vec<Step> = gone.map(|to| Step::Route(*to, None)).collect();
+        self.carry_out(&steps).map(drop)
+    }
+
+    /// Carries out the steps, after new peers of WireGuard and before the end of old ones.
+    fn carry_out_all(&mut self, keys: KeyDifference, steps: &[Step]) -> Result<usize, NetlinkError> {
+        let gone: Vec<_> = keys.gone.into_iter().map(|key| (key, None)).collect();
+        let outcomes = [self.write_keys(&keys.set), self.carry_out(steps), self.write_keys(&gone)];
+        outcomes.into_iter().sum()
     }
 
     async fn set_tunnel(&mut self, wanted: &Tunnel) -> Result<(), NetlinkError> {
@@ -198,21 +268,30 @@ impl Kernel {
     }
 }
 
+/// The devices that entries of the tunnel name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    /// Index of the tunnel device.
+    index: u32,
+    /// The interface through which outer packets go.
+    link: Option<u32>,
+}
+
 /// Returns what has to be written: neighbours and FDB entries, then routes, then removals.
-fn steps(present: &Present, tables: &Tables, tunnel: Option<u32>) -> Vec<Step> {
-    let routes = difference(&present.routes, &tables.routes_through(tunnel));
+fn steps(present: &Present, tables: &Tables, tunnel: Option<Ends>) -> Vec<Step> {
+    let routes = difference(&present.routes, &tables.routes_through(tunnel.map(|ends| ends.index)));
     let neighbours = difference(&present.neighbours, &tables.neighbours);
     let fdb = difference(&present.fdb, &tables.fdb);
     let mut steps: Vec<Step> = Vec::new();
-    if let Some(index) = tunnel {
-        steps.extend(neighbours.set.iter().map(|(at, mac)| Step::Neighbour(index, *at, Some(*mac))));
-        steps.extend(fdb.set.iter().map(|(mac, to)| Step::Fdb(index, *mac, Some(*to))));
+    if let Some(ends) = tunnel {
+        steps.extend(neighbours.set.iter().map(|(at, mac)| Step::Neighbour(ends.index, *at, Some(*mac))));
+        steps.extend(fdb.set.iter().map(|(mac, to)| Step::Fdb(ends, *mac, Some(*to))));
     }
     steps.extend(routes.set.iter().map(|(to, via)| Step::Route(*to, Some(*via))));
     steps.extend(routes.gone.iter().map(|to| Step::Route(*to, None)));
-    if let Some(index) = tunnel {
-        steps.extend(fdb.gone.iter().map(|mac| Step::Fdb(index, *mac, None)));
-        steps.extend(neighbours.gone.iter().map(|at| Step::Neighbour(index, *at, None)));
+    if let Some(ends) = tunnel {
+        steps.extend(fdb.gone.iter().map(|mac| Step::Fdb(ends, *mac, None)));
+        steps.extend(neighbours.gone.iter().map(|at| Step::Neighbour(ends.index, *at, None)));
     }
     steps
 }
@@ -222,7 +301,7 @@ fn steps(present: &Present, tables: &Tables, tunnel: Option<u32>) -> Vec<Step> {
 enum Step {
     Route(IpNetwork, Option<Via>),
     Neighbour(u32, IpAddr, Option<Mac>),
-    Fdb(u32, Mac, Option<IpAddr>),
+    Fdb(Ends, Mac, Option<IpAddr>),
 }
 
 impl fmt::Display for Step {
@@ -251,11 +330,11 @@ impl Step {
             Self::Neighbour(index, address, None) => {
                 (RouteNetlinkMessage::DelNeighbour(messages::neighbour(index, address, None)), 0)
             }
-            Self::Fdb(index, mac, Some(remote)) => {
-                (RouteNetlinkMessage::NewNeighbour(messages::fdb(index, mac, Some(remote))), set)
+            Self::Fdb(Ends { index, link }, mac, Some(remote)) => {
+                (RouteNetlinkMessage::NewNeighbour(messages::fdb(index, link, mac, Some(remote))), set)
             }
-            Self::Fdb(index, mac, None) => {
-                (RouteNetlinkMessage::DelNeighbour(messages::fdb(index, mac, None)), 0)
+            Self::Fdb(Ends { index, link }, mac, None) => {
+                (RouteNetlinkMessage::DelNeighbour(messages::fdb(index, link, mac, None)), 0)
             }
         };
         Request { message, flags }
@@ -280,18 +359,23 @@ impl Step {
     }
 }
 
-/// Removes all routes to other nodes' pods and the tunnel device. Does nothing if there are none. Goes on
-/// after errors and returns all of them.
+/// Removes all routes to other nodes' pods, the tunnel device and the WireGuard device. Does nothing if there are none.
+/// Goes on after errors and returns all of them.
 pub async fn remove() -> Vec<NetlinkError> {
-    let mut kernel = match Kernel::open() {
+    let mut kernel = match Kernel::open(false) {
         Ok(kernel) => kernel,
-        Err(error) => return vec![error],
+        Err(OpenError::Netlink(error)) => return vec![error],
+        // It was not asked for.
+        Err(OpenError::WireGuard(_)) => return Vec::new(),
     };
     let removed = kernel.read().and_then(|()| {
-        let index = kernel.device.as_ref().map(|device| device.index);
-        let steps = steps(&kernel.present, &Tables::default(), index);
+        let steps = steps(&kernel.present, &Tables::default(), kernel.ends());
         kernel.carry_out(&steps)
     });
-    let tunnel = kernel.netlink.delete(TUNNEL).await;
-    removed.err().into_iter().chain(tunnel.err()).collect()
+    let mut errors: Vec<_> = removed.err().into_iter().collect();
+    errors.extend(kernel.set_guards(&BTreeSet::new()).err());
+    for device in [TUNNEL, WIREGUARD] {
+        errors.extend(kernel.netlink.delete(device).await.err());
+    }
+    errors
 }

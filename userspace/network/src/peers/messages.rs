@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use rtnetlink::LinkVxlan;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, VxlanDf,
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, VxlanDf,
 };
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -16,11 +15,12 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{LinkVxlan, LinkWireguard};
 
-use super::kernel::Device;
+use super::kernel::{Device, Vxlan};
 use super::tables::{Present, Tunnel, Via};
 use super::underlay::{ForeignRoute, Underlay, UnderlayLink};
-use super::{PEER_ROUTE_PROTOCOL, TUNNEL};
+use super::{PEER_ROUTE_PROTOCOL, TUNNEL, WIREGUARD};
 use crate::netlink::{Mac, destination, route_address};
 use crate::{POD_INTERFACE_PREFIX, ROUTE_PROTOCOL};
 
@@ -95,16 +95,25 @@ pub(super) fn neighbour(index: u32, address: IpAddr, mac: Option<Mac>) -> Neighb
     message
 }
 
-/// Returns an FDB entry of the tunnel device; without `remote` one that names it for removal.
-pub(super) fn fdb(index: u32, mac: Mac, remote: Option<IpAddr>) -> NeighbourMessage {
+/// Returns an FDB entry of the tunnel device, whose other end is on `link` if that is given; without `remote` one that
+/// names it for removal.
+pub(super) fn fdb(index: u32, link: Option<u32>, mac: Mac, remote: Option<IpAddr>) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
     message.header.ifindex = index;
     message.header.state = NeighbourState::Permanent;
     message.header.flags = NeighbourFlags::Own;
     message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-    message.attributes.extend(remote.map(|remote| NeighbourAttribute::Destination(remote.into())));
+    if let Some(remote) = remote {
+        message.attributes.push(NeighbourAttribute::Destination(remote.into()));
+        message.attributes.extend(link.map(NeighbourAttribute::IfIndex));
+    }
     message
+}
+
+/// Returns the message that makes the WireGuard device.
+pub(super) fn wireguard(mtu: u32) -> LinkMessage {
+    LinkWireguard::new(WIREGUARD).mtu(mtu).build()
 }
 
 /// Returns the message that makes the tunnel device.
@@ -123,6 +132,8 @@ pub(super) fn tunnel(wanted: &Tunnel) -> LinkMessage {
         None if wanted.outer_ipv4 => link,
         None => link.append_info_data(InfoVxlan::Group6(Ipv6Addr::UNSPECIFIED)),
     };
+    let link =
+        wanted.link.into_iter().fold(link, |link, index| link.append_info_data(InfoVxlan::Link(index)));
     wanted.mtu.into_iter().fold(link, |link, mtu| link.mtu(mtu)).build()
 }
 
@@ -156,7 +167,10 @@ impl Links {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => link.device.mtu = *mtu,
                 LinkAttribute::Address(mac) => link.device.mac.clone_from(mac),
-                LinkAttribute::LinkInfo(infos) => link.device.vxlan = vxlan(infos),
+                LinkAttribute::LinkInfo(infos) => {
+                    link.device.vxlan = vxlan(infos);
+                    link.device.wireguard = infos.contains(&LinkInfo::Kind(InfoKind::Wireguard));
+                }
                 _ => {}
             }
         }
@@ -177,42 +191,46 @@ impl Links {
         link.device.addresses.extend(find(true).or_else(|| find(false)));
     }
 
-    /// Returns the interfaces without ours, and the tunnel device.
-    pub fn divide(self) -> (BTreeMap<u32, UnderlayLink>, Option<Device>) {
-        let (mut underlay, mut tunnel) = (BTreeMap::new(), None);
+    /// Returns the interfaces without ours, the tunnel device, and the WireGuard device.
+    pub fn divide(self) -> (BTreeMap<u32, UnderlayLink>, Option<Device>, Option<Device>) {
+        let (mut underlay, mut tunnel, mut wireguard) = (BTreeMap::new(), None, None);
         for (index, link) in self.0 {
             if link.name == TUNNEL {
                 tunnel = Some(link.device);
+            } else if link.name == WIREGUARD {
+                wireguard = Some(link.device);
             } else if !link.name.starts_with(POD_INTERFACE_PREFIX) && link.device.up {
                 let Device { mtu, addresses, .. } = link.device;
-                underlay.insert(index, UnderlayLink { mtu, addresses });
+                underlay.insert(index, UnderlayLink { name: link.name, mtu, addresses });
             }
         }
-        (underlay, tunnel)
+        (underlay, tunnel, wireguard)
     }
 
     fn is_ours(&self, index: u32) -> bool {
         let name = self.0.get(&index).map(|link| link.name.as_str());
-        name.is_some_and(|name| name == TUNNEL || name.starts_with(POD_INTERFACE_PREFIX))
+        name.is_some_and(|name| [TUNNEL, WIREGUARD].contains(&name) || name.starts_with(POD_INTERFACE_PREFIX))
     }
 }
 
-fn vxlan(infos: &[LinkInfo]) -> Option<(u32, u16, Option<IpAddr>)> {
+fn vxlan(infos: &[LinkInfo]) -> Option<Vxlan> {
     let data = infos.iter().find_map(|info| match info {
         LinkInfo::Data(InfoData::Vxlan(data)) => Some(data),
         _ => None,
     })?;
-    let (mut vni, mut port, mut local) = (None, None, None);
+    let (mut vni, mut port, mut local, mut link) = (None, None, None, None);
     for info in data {
         match info {
             InfoVxlan::Id(id) => vni = Some(*id),
             InfoVxlan::Port(number) => port = Some(*number),
+            InfoVxlan::Link(index) => link = Some(*index),
             InfoVxlan::Local(address) => local = Some(IpAddr::V4(*address)),
             InfoVxlan::Local6(address) => local = Some(IpAddr::V6(*address)),
             _ => {}
         }
     }
-    Some((vni?, port?, local.filter(|address: &IpAddr| !address.is_unspecified())))
+    let local = local.filter(|address: &IpAddr| !address.is_unspecified());
+    Some(Vxlan { vni: vni?, port: port?, local, link: link.filter(|index| *index != 0) })
 }
 
 /// The routes of the main table, ours and those of others.

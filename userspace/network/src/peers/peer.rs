@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 
 use crate::config::pod_ranges;
+use crate::wireguard::{ANNOTATION, Published};
 
 /// A Node as other nodes see it. Heartbeats do not change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct Peer {
     pub ranges: Result<Vec<IpNetwork>, String>,
     /// Its addresses of type InternalIP, in its order.
     pub addresses: Vec<IpAddr>,
+    /// Its WireGuard key and port, or the reason why they cannot be used; `None` if it has published none.
+    pub wireguard: Option<Result<Published, String>>,
 }
 
 impl Peer {
@@ -43,7 +46,9 @@ impl Projection for Peer {
         let cidrs = if several.is_empty() { spec.pod_cidr.into_iter().collect() } else { several };
         let ranges = pod_ranges(&cidrs).map_err(|error| error.to_string());
         let addresses = status.addresses.unwrap_or_default();
+        let annotation = node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
         Self {
+            wireguard: annotation.map(|text| Published::parse(text)),
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default(),
             created: node.metadata.creation_timestamp.map_or(i64::MAX, |time| time.0.as_second()),
@@ -99,6 +104,17 @@ mod tests {
         assert_eq!(one.ranges.as_ref().unwrap().len(), 2);
         assert!(one.is_version_of(&node("192.0.2.2", "2026-01-01T00:05:00Z")));
         assert!(!one.is_version_of(&node("192.0.2.3", "2026-01-01T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_key_is_read_and_one_that_cannot_be_used_is_kept_as_a_reason() {
+        let with = |text: &str| peer(json!({"metadata": {"name": "b", "annotations": {ANNOTATION: text}}}));
+        let text = r#"{"publicKey":"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=","port":14790}"#;
+        let one = with(text);
+        assert_eq!(one.wireguard.as_ref().unwrap().as_ref().unwrap().to_string(), text);
+        assert!(!one.is_version_of(&with(&text.replace("14790", "14791"))));
+        assert!(with("{}").wireguard.unwrap().unwrap_err().contains("publicKey"));
+        assert_eq!(peer(json!({"metadata": {"name": "b"}})).wireguard, None);
     }
 
     #[test]

@@ -5,17 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use apiserver_meta::networks::{covers, overlap};
 use ipnetwork::IpNetwork;
 
+use super::guards::guards;
 use super::tables::{Hop, Tables, Tunnel};
 use super::underlay::{Reach, Underlay};
 use super::{Mode, Peer, PeerConfig, tunnel_overhead};
 use crate::config::{check_mtu, host_address};
 use crate::netlink::Mac;
+use crate::wireguard::{ANNOTATION, KEY_FILE, PublicKey, Published};
 
 /// The decision for all peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,9 @@ pub(super) enum Refusal {
     BadAddress(IpAddr),
     BehindGateway(IpAddr),
     NoAddress(&'static str),
+    NoKey,
+    BadKey(String),
+    TakenKey(PublicKey, String),
 }
 
 impl fmt::Display for Refusal {
@@ -68,6 +73,16 @@ impl fmt::Display for Refusal {
                 write!(f, "its InternalIP {address} is behind a gateway, and --pod-network is routes")
             }
             Self::NoAddress(family) => write!(f, "it has no InternalIP of {family}"),
+            Self::NoKey => write!(
+                f,
+                "it has no annotation {ANNOTATION}, and packets to it must not leave in the clear: run it with \
+                 --pod-network-encryption=wireguard"
+            ),
+            Self::BadKey(reason) => write!(f, "its annotation {ANNOTATION} cannot be used: {reason}"),
+            Self::TakenKey(key, other) => write!(
+                f,
+                "its WireGuard key {key} is that of node {other} already: delete {KEY_FILE} on the one that has a copy"
+            ),
         }
     }
 }
@@ -77,6 +92,20 @@ impl Refusal {
     pub fn is_early(&self) -> bool {
         matches!(self, Self::NoAddress(_))
     }
+
+    /// Returns `true` if time may mend it: the Node has been made, and is about to publish its key.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::NoKey)
+    }
+}
+
+/// The WireGuard device of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub published: Published,
+    /// Index of the interface.
+    pub interface: u32,
+    pub mtu: u32,
 }
 
 /// The plan and what it follows from, so that the change of one Node does not take a look at all.
@@ -96,6 +125,8 @@ struct Assessment {
     /// Its ranges and hardware address; empty if it may claim nothing.
     ranges: Vec<IpNetwork>,
     mac: Option<Mac>,
+    /// Its key, if packets are encrypted.
+    key: Option<PublicKey>,
     entries: Tables,
     refusal: Option<Refusal>,
 }
@@ -106,6 +137,7 @@ pub(super) struct Touched {
     pub routes: Vec<IpNetwork>,
     pub neighbours: Vec<IpAddr>,
     pub fdb: Vec<Mac>,
+    pub keys: Vec<PublicKey>,
 }
 
 impl Touched {
@@ -113,26 +145,37 @@ impl Touched {
         self.routes.extend(other.routes);
         self.neighbours.extend(other.neighbours);
         self.fdb.extend(other.fdb);
+        self.keys.extend(other.keys);
     }
 
     fn add(&mut self, entries: &Tables) {
         self.routes.extend(entries.routes.iter().map(|(to, _)| *to));
         self.neighbours.extend(entries.neighbours.iter().map(|(address, _)| *address));
         self.fdb.extend(entries.fdb.iter().map(|(mac, _)| *mac));
+        self.keys.extend(entries.keys.iter().map(|(key, _)| *key));
     }
 }
 
 impl Planned {
-    /// Plans the routes to all Nodes but the own one, `own`, which has podCIDRs.
-    pub fn new(config: &PeerConfig, own: &Peer, peers: &[Arc<Peer>], underlay: &Underlay) -> Self {
+    /// Plans the routes to all Nodes but the own one, `own`, which has podCIDRs. With an `identity`, packets to all of
+    /// them are encrypted.
+    pub fn new(
+        config: &PeerConfig,
+        own: &Peer,
+        peers: &[Arc<Peer>],
+        underlay: &Underlay,
+        identity: Option<Identity>,
+    ) -> Self {
         let planner = Planner {
             config: config.clone(),
             own: own.name.clone(),
             own_ranges: own.ranges.clone().unwrap_or_default(),
-            local: config.outer_addresses().find(|address| underlay.has(*address)),
+            local: local(config, underlay),
+            identity,
         };
         let mut claims = Claims::default();
-        claims.add(&own.name, &planner.own_ranges, mac(&planner.own_ranges));
+        let key = identity.map(|identity| identity.published.key);
+        claims.add(&own.name, &planner.own_ranges, mac(&planner.own_ranges), key);
         let mut planned =
             Self { planner, plan: Plan::default(), nodes: BTreeMap::new(), claims, contested: false };
         let others = peers.iter().map(AsRef::as_ref).filter(|peer: &&Peer| peer.name != own.name);
@@ -151,6 +194,9 @@ impl Planned {
         }
         planned.plan.tables.sort();
         planned.plan.tables.tunnel = planned.tunnel(underlay);
+        if identity.is_some() {
+            planned.plan.tables.guards = guards(config, underlay);
+        }
         planned
     }
 
@@ -181,7 +227,7 @@ impl Planned {
     }
 
     fn accept(&mut self, name: &str, assessment: Assessment) {
-        self.claims.add(name, &assessment.ranges, assessment.mac);
+        self.claims.add(name, &assessment.ranges, assessment.mac, assessment.key);
         self.plan.tables.add(&assessment.entries);
         if let Some(refusal) = &assessment.refusal {
             self.plan.refused.insert(name.to_owned(), refusal.clone());
@@ -192,6 +238,16 @@ impl Planned {
     fn tunnel(&self, underlay: &Underlay) -> Option<Tunnel> {
         (!self.plan.tables.fdb.is_empty()).then(|| self.planner.tunnel(underlay))
     }
+}
+
+/// Returns the own address at the outside of tunnels.
+pub(super) fn local(config: &PeerConfig, underlay: &Underlay) -> Option<IpAddr> {
+    config.outer_addresses().find(|address| underlay.has(*address))
+}
+
+/// Returns the family of addresses at the outside of tunnels.
+pub(super) fn outer_ipv4(config: &PeerConfig, local: Option<IpAddr>) -> bool {
+    local.or(config.outer_addresses().next()).is_none_or(|address| address.is_ipv4())
 }
 
 /// Returns what decides which of two Nodes keeps a range: the less one does.
@@ -217,6 +273,8 @@ fn younger(own: &Peer, peer: &Peer, refusal: Refusal) -> (String, Refusal) {
 struct Claims {
     ranges: BTreeMap<IpAddr, (IpNetwork, String)>,
     macs: BTreeMap<Mac, String>,
+    /// By the address that follows from the key.
+    keys: BTreeMap<Ipv6Addr, String>,
 }
 
 impl Claims {
@@ -225,11 +283,13 @@ impl Claims {
         let claimed =
             |range: &IpNetwork| Some(Refusal::Claimed(*range, self.overlapping(*range)?.to_owned()));
         let mac = assessment.mac.and_then(|mac| self.macs.get(&mac));
+        let taken = |key: PublicKey| Some(Refusal::TakenKey(key, self.keys.get(&key.address())?.clone()));
         assessment
             .ranges
             .iter()
             .find_map(claimed)
             .or_else(|| Some(Refusal::Claimed(*assessment.ranges.first()?, mac?.clone())))
+            .or_else(|| assessment.key.and_then(taken))
     }
 
     /// Returns the node that has a range which overlaps with this one.
@@ -240,9 +300,10 @@ impl Claims {
         overlap.then_some(node)
     }
 
-    fn add(&mut self, node: &str, ranges: &[IpNetwork], mac: Option<Mac>) {
+    fn add(&mut self, node: &str, ranges: &[IpNetwork], mac: Option<Mac>, key: Option<PublicKey>) {
         self.ranges.extend(ranges.iter().map(|range| (range.network(), (*range, node.to_owned()))));
         self.macs.extend(mac.map(|mac| (mac, node.to_owned())));
+        self.keys.extend(key.map(|key| (key.address(), node.to_owned())));
     }
 
     fn remove(&mut self, assessment: &Assessment) {
@@ -251,6 +312,9 @@ impl Claims {
         }
         if let Some(mac) = assessment.mac {
             self.macs.remove(&mac);
+        }
+        if let Some(key) = assessment.key {
+            self.keys.remove(&key.address());
         }
     }
 }
@@ -261,6 +325,7 @@ struct Planner {
     own_ranges: Vec<IpNetwork>,
     /// The own address at the outside of the tunnel.
     local: Option<IpAddr>,
+    identity: Option<Identity>,
 }
 
 impl Planner {
@@ -277,13 +342,24 @@ impl Planner {
         }
         let Some(mac) = mac(ranges) else { return Assessment::default() };
         let mut assessment = Assessment { ranges: ranges.clone(), mac: Some(mac), ..Assessment::default() };
+        let published = match self.published(peer) {
+            Ok(published) => published,
+            Err(refusal) => return Assessment { refusal: Some(refusal), ..assessment },
+        };
+        assessment.key = published.map(|published| published.key);
         let addresses = match self.addresses(peer, underlay) {
             Ok(addresses) => addresses,
             Err(refusal) => return Assessment { refusal: Some(refusal), ..assessment },
         };
         let entries = &mut assessment.entries;
+        if let Some(Published { key, port }) = published {
+            match self.remote(&addresses) {
+                Ok(remote) => entries.keys.push((key, Some(SocketAddr::new(remote, port)))),
+                Err(refusal) => return Assessment { refusal: Some(refusal), ..assessment },
+            }
+        }
         for &range in ranges.iter().filter(|range| self.own_range(**range).is_some()) {
-            match self.hop(range, &addresses, underlay) {
+            match self.hop(range, &addresses, published, underlay) {
                 Ok((hop, remote)) => {
                     if let Hop::Tunnel { gateway, .. } = hop {
                         entries.neighbours.push((gateway, mac));
@@ -365,8 +441,14 @@ impl Planner {
         &self,
         range: IpNetwork,
         addresses: &[IpAddr],
+        published: Option<Published>,
         underlay: &Underlay,
     ) -> Result<(Hop, Option<IpAddr>), Refusal> {
+        let tunnel =
+            || Hop::Tunnel { gateway: host_address(range), source: self.own_range(range).map(host_address) };
+        if let Some(Published { key, .. }) = published {
+            return Ok((tunnel(), Some(IpAddr::V6(key.address()))));
+        }
         let mode = self.config.mode;
         let near = addresses.iter().copied().find(|address| address.is_ipv4() == range.is_ipv4());
         let link = near.and_then(|address| match underlay.reach(address) {
@@ -378,9 +460,8 @@ impl Planner {
                 Ok((Hop::Link { gateway, interface }, None))
             }
             (Mode::Auto | Mode::Vxlan, _) => {
-                let source = self.own_range(range).map(host_address);
                 let remote = self.remote(addresses)?;
-                Ok((Hop::Tunnel { gateway: host_address(range), source }, Some(remote)))
+                Ok((tunnel(), Some(remote)))
             }
             (Mode::Routes | Mode::None, _) => Err(match near {
                 Some(address) => Refusal::BehindGateway(address),
@@ -397,16 +478,33 @@ impl Planner {
     }
 
     fn outer_ipv4(&self) -> bool {
-        self.local.or(self.config.outer_addresses().next()).is_none_or(|address| address.is_ipv4())
+        outer_ipv4(&self.config, self.local)
+    }
+
+    /// Returns the key and port of a Node, `None` if packets are not encrypted.
+    fn published(&self, peer: &Peer) -> Result<Option<Published>, Refusal> {
+        match &peer.wireguard {
+            _ if self.identity.is_none() => Ok(None),
+            None => Err(Refusal::NoKey),
+            Some(Err(reason)) => Err(Refusal::BadKey(reason.clone())),
+            Some(Ok(published)) => Ok(Some(*published)),
+        }
     }
 
     fn tunnel(&self, underlay: &Underlay) -> Tunnel {
-        let mtu = underlay.mtu(self.local).map(|mtu| mtu.saturating_sub(tunnel_overhead(self.outer_ipv4())));
+        let (local, outer_ipv4, outer_mtu) = match &self.identity {
+            None => (self.local, self.outer_ipv4(), underlay.mtu(self.local)),
+            Some(Identity { published, mtu, .. }) => {
+                (Some(IpAddr::V6(published.key.address())), false, Some(*mtu))
+            }
+        };
+        let mtu = outer_mtu.map(|mtu| mtu.saturating_sub(tunnel_overhead(outer_ipv4)));
         Tunnel {
             vni: self.config.vni,
             port: self.config.port,
-            local: self.local,
-            outer_ipv4: self.outer_ipv4(),
+            local,
+            outer_ipv4,
+            link: self.identity.map(|identity| identity.interface),
             mac: mac(&self.own_ranges).unwrap_or_default(),
             mtu: mtu.filter(|mtu| check_mtu(*mtu).is_ok()),
             addresses: self.own_ranges.iter().map(|range| host_address(*range)).collect(),

@@ -1,12 +1,14 @@
 //! The entries that lead to other nodes' pods, and the difference between those wanted and those there.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use ipnetwork::IpNetwork;
 
+use super::guards::Guard;
 use super::plan::Touched;
 use crate::netlink::Mac;
+use crate::wireguard::PublicKey;
 
 /// The next hop of a route to a node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) struct Tunnel {
     /// The source address of outer packets; the kernel selects one if the machine lacks the Node's.
     pub local: Option<IpAddr>,
     pub outer_ipv4: bool,
+    /// The WireGuard device through which outer packets go, and from which alone they are accepted.
+    pub link: Option<u32>,
     pub mac: Mac,
     /// `None` for the kernel's choice.
     pub mtu: Option<u32>,
@@ -38,6 +42,9 @@ pub(super) struct Tables {
     pub routes: Vec<(IpNetwork, Hop)>,
     pub neighbours: Vec<(IpAddr, Mac)>,
     pub fdb: Vec<(Mac, IpAddr)>,
+    /// The peers of the WireGuard device, with their endpoints.
+    pub keys: Vec<(PublicKey, Option<SocketAddr>)>,
+    pub guards: BTreeSet<Guard>,
 }
 
 impl Tables {
@@ -45,6 +52,7 @@ impl Tables {
         self.routes.sort_unstable_by_key(|(to, _)| *to);
         self.neighbours.sort_unstable_by_key(|(address, _)| *address);
         self.fdb.sort_unstable_by_key(|(mac, _)| *mac);
+        self.keys.sort_unstable_by_key(|(key, _)| *key);
     }
 
     /// Adds the entries of a Node; they are sorted later.
@@ -52,6 +60,7 @@ impl Tables {
         self.routes.extend(&entries.routes);
         self.neighbours.extend(&entries.neighbours);
         self.fdb.extend(&entries.fdb);
+        self.keys.extend(&entries.keys);
     }
 
     /// Removes the entries of a Node.
@@ -59,6 +68,7 @@ impl Tables {
         without(&mut self.routes, &entries.routes);
         without(&mut self.neighbours, &entries.neighbours);
         without(&mut self.fdb, &entries.fdb);
+        without(&mut self.keys, &entries.keys);
     }
 
     /// Returns the part with these keys.
@@ -68,6 +78,8 @@ impl Tables {
             routes: chosen(&self.routes, &touched.routes),
             neighbours: chosen(&self.neighbours, &touched.neighbours),
             fdb: chosen(&self.fdb, &touched.fdb),
+            keys: chosen(&self.keys, &touched.keys),
+            guards: BTreeSet::new(),
         }
     }
 
@@ -117,6 +129,8 @@ pub(super) struct Present {
     pub routes: BTreeMap<IpNetwork, Via>,
     pub neighbours: BTreeMap<IpAddr, Mac>,
     pub fdb: BTreeMap<Mac, IpAddr>,
+    /// The endpoint is `None` if the peer has other addresses than that of its key.
+    pub keys: BTreeMap<PublicKey, Option<SocketAddr>>,
 }
 
 impl Present {
@@ -129,6 +143,7 @@ impl Present {
             routes: part(&self.routes, &touched.routes),
             neighbours: part(&self.neighbours, &touched.neighbours),
             fdb: part(&self.fdb, &touched.fdb),
+            keys: part(&self.keys, &touched.keys),
         }
     }
 }

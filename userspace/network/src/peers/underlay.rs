@@ -31,12 +31,13 @@ pub(super) struct ForeignRoute {
 /// An interface other than pods' and the tunnel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnderlayLink {
+    pub name: String,
     pub mtu: u32,
     pub addresses: Vec<IpAddr>,
 }
 
 impl UnderlayLink {
-    fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_loopback)
     }
 }
@@ -92,7 +93,12 @@ impl Underlay {
         };
         let own = self.links.values().flat_map(|link| link.addresses.iter().map(move |one| (link, *one)));
         let own = own.filter(|(link, address)| !left(link, *address)).map(|(_, address)| address);
-        own.chain(self.routes.values().filter_map(|route| route.gateway)).find(|one| range.contains(*one))
+        own.chain(self.gateways()).find(|one| range.contains(*one))
+    }
+
+    /// Returns the next hops of all routes.
+    pub fn gateways(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.routes.values().filter_map(|route| route.gateway)
     }
 
     /// Returns the MTU of the interface with an address, or else the least of all with a global address.

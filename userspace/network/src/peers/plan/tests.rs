@@ -4,7 +4,7 @@ use crate::peers::underlay::{ForeignRoute, UnderlayLink};
 const ETH0: u32 = 2;
 
 fn plan(config: &PeerConfig, own: &Peer, peers: &[Arc<Peer>], underlay: &Underlay) -> Plan {
-    Planned::new(config, own, peers, underlay).plan
+    Planned::new(config, own, peers, underlay, None).plan
 }
 
 fn net(text: &str) -> IpNetwork {
@@ -22,6 +22,7 @@ fn node(name: &str, created: i64, ranges: &[&str], addresses: &[&str]) -> Arc<Pe
         created,
         ranges: Ok(ranges.iter().map(|range| net(range)).collect()),
         addresses: addresses.iter().map(|address| ip(address)).collect(),
+        wireguard: None,
     })
 }
 
@@ -29,6 +30,7 @@ fn node(name: &str, created: i64, ranges: &[&str], addresses: &[&str]) -> Arc<Pe
 fn underlay() -> Underlay {
     let mut underlay = Underlay::default();
     let link = |mtu, addresses: &[&str]| UnderlayLink {
+        name: String::new(),
         mtu,
         addresses: addresses.iter().map(|address| ip(address)).collect(),
     };
@@ -174,7 +176,9 @@ fn hostile_ranges_are_refused() {
 fn a_range_with_an_address_that_nodes_need_is_refused() {
     // The nodes' network lies within that of the pods.
     let mut underlay = Underlay::default();
-    underlay.links.insert(ETH0, UnderlayLink { mtu: 1500, addresses: vec![ip("10.244.50.9")] });
+    underlay
+        .links
+        .insert(ETH0, UnderlayLink { name: String::new(), mtu: 1500, addresses: vec![ip("10.244.50.9")] });
     let gateway = Some(ip("10.244.60.254"));
     underlay.add_route(net("0.0.0.0/0"), ForeignRoute { metric: 0, gateway, link: Some(ETH0) });
     let config = PeerConfig { node_ips: vec![ip("10.244.50.9")], ..config(Mode::Auto) };
@@ -329,7 +333,7 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
         let mut peers: BTreeMap<String, Arc<Peer>> = BTreeMap::new();
         let all = |peers: &BTreeMap<String, Arc<Peer>>| peers.values().cloned().collect::<Vec<_>>();
         let (config, underlay) = (config(Mode::Auto), underlay());
-        let mut planned = Planned::new(&config, &own(), &[], &underlay);
+        let mut planned = Planned::new(&config, &own(), &[], &underlay, None);
         for step in 0..30 {
             let (peer, gone) = random(step % 5);
             let name = peer.name.clone();
@@ -339,7 +343,7 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
                 None => drop(peers.remove(&name)),
             }
             let before = planned.plan.tables.clone();
-            let full = Planned::new(&config, &own(), &all(&peers), &underlay);
+            let full = Planned::new(&config, &own(), &all(&peers), &underlay, None);
             match planned.update(&name, new.as_deref(), &underlay) {
                 Some(touched) => {
                     alone += 1;
@@ -356,3 +360,6 @@ fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
     }
     assert!(alone > 1_000, "{alone} changes were planned alone");
 }
+
+/// Tests of the plan with encryption.
+mod encrypted;
