@@ -352,7 +352,7 @@ async fn direct(host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
 /// connections is that of the requests that may be in flight, and each tunnel has a limit of its own.
 async fn to_endpoint(caller: Caller<'_>, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
     let Some(kubelets) = caller.kubelets else { return direct(&peer.host, peer.port).await };
-    // A webhook may be beside the API server, and may even be the API server: who configures webhooks decides.
+    // No address is refused: whoever configures webhooks may name the API server itself.
     let (own, budget) = (OwnAddresses::default(), Budget::default());
     let caller = streams::Caller { kubelets, own: &own, budget: &budget };
     caller.stream(peer, false).await.map_err(|error| {

@@ -1,7 +1,7 @@
 //! The tunnels that nodes keep to this server, for those that it cannot dial: the registry, and the choice of the way.
 
 mod metered;
-pub mod ways;
+pub mod reachability;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use crate::clients::budget::Charge;
 use crate::clients::frame_limit::Earnings;
 use crate::limits;
 use metered::Metered;
-use ways::{Destination, Known, Step, Way};
+use reachability::{Destination, Known, Step, Way};
 
 /// The tunnels of all nodes to this server.
 pub struct Tunnels {
