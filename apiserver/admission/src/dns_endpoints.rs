@@ -1,6 +1,7 @@
 //! DnsEndpoints: the EndpointSlices that the cluster's DNS servers may write. Kubernetes has no such plugin: its DNS
 //! is a Deployment, whose endpoints a controller writes. Ours run on nodes and write their own, and a role can give
-//! them all slices of `kube-system` or none: with those of other Services, they would take over their traffic.
+//! them all slices of `kube-system` or none. With all of them, a DNS server could take over the traffic of other
+//! Services.
 
 use std::net::IpAddr;
 

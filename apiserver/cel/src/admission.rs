@@ -28,7 +28,7 @@ pub enum Expected {
 pub struct Admission {
     pub params: bool,
     pub authorizer: bool,
-    /// `Object{…}`, `JSONPatch{…}`
+    /// True if expressions may build `Object{…}` and `JSONPatch{…}`.
     pub patches: bool,
 }
 

@@ -17,8 +17,9 @@ pub(crate) type Warn = fn(&Value, Option<&Value>) -> Vec<String>;
 /// The fields that a write of the status leaves alone, for kinds whose status is written without any metadata.
 pub(crate) const METADATA_OF_STATUS: &[Unowned] = &[("status", &[&["metadata"]])];
 
-/// The properties and hooks of a kind. [`Behaviour`](apiserver_registry::Behaviour) describes those that it has too.
-/// The hooks see the stored version, whichever version is served.
+/// The properties and hooks of a kind. Fields that
+/// [`Behaviour`](apiserver_registry::Behaviour) has too are described there. The hooks see the stored version,
+/// whichever version is served.
 pub(crate) struct Kind {
     pub group: &'static str,
     pub plural: &'static str,

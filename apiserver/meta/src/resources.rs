@@ -139,15 +139,28 @@ fn of(container: &Container, list: ListOf) -> Amounts<'_> {
 }
 
 fn aggregate(spec: &PodSpec, list: ListOf) -> Amounts<'_> {
+    let containers = spec.containers.iter().map(|container| of(container, list));
+    let init_containers = spec.init_containers.iter().flatten().map(|container| {
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        (is_sidecar, of(container, list))
+    });
+    most_at_one_time(containers, init_containers)
+}
+
+/// Returns the most that the containers of a pod have at one time: the sum of those that run together or, if
+/// greater, the peak of the init containers before them. Each init container comes with `true` if it is a sidecar.
+pub fn most_at_one_time<'a>(
+    containers: impl IntoIterator<Item = Amounts<'a>>,
+    init_containers: impl IntoIterator<Item = (bool, Amounts<'a>)>,
+) -> Amounts<'a> {
     let mut total = Amounts::new();
-    for container in &spec.containers {
-        add(&mut total, &of(container, list));
+    for running in containers {
+        add(&mut total, &running);
     }
     let mut sidecars = Amounts::new();
     let mut peak = Amounts::new();
-    for container in spec.init_containers.iter().flatten() {
-        let mut running = of(container, list);
-        if container.restart_policy.as_deref() == Some("Always") {
+    for (is_sidecar, mut running) in init_containers {
+        if is_sidecar {
             add(&mut total, &running);
             add(&mut sidecars, &running);
             raise(&mut peak, &sidecars);

@@ -1,5 +1,5 @@
-//! Turns the published definitions and the tables of resources and messages into what the crate embeds: a compact type graph as static arrays, and the OpenAPI documents,
-//! compressed. Nothing of it is computed at run time.
+//! Turns the published definitions and the tables of resources and messages into what the crate embeds: a compact
+//! type graph as static arrays, and the OpenAPI documents, compressed. Nothing of it is computed at run time.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]

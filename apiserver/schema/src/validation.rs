@@ -64,7 +64,7 @@ impl Errors {
                 self.said += error.message.len();
                 self.list.push(error);
             }
-            // It refuses nothing, and there are enough to warn of.
+            // A tolerated error refuses nothing, and the list has enough of them to warn of.
             FieldReason::Tolerated => {}
             _ => self.more += 1,
         }

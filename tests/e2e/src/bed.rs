@@ -203,7 +203,8 @@ impl Node {
         format!("02:00:5e:00:53:{:02x}", self.number)
     }
 
-    /// Adds an IPv6 address, and a link-local one: without it Linux asks for no neighbour of a packet that it forwards.
+    /// Adds an IPv6 address, and a link-local one, without which Linux does not resolve neighbours for packets that it
+    /// forwards.
     fn add_ipv6(&self, address: &str) -> Result<()> {
         let id = &self.id;
         ip(&format!("-n {id} addr add {address}/64 dev uplink nodad"))?;

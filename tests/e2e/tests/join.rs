@@ -143,7 +143,7 @@ fn life(cluster: &Cluster<'_>, machine: &Machine<'_>, process: &mut Process) -> 
     let restarts = restarts(cluster)?;
     let killed = std::mem::replace(process, machine.idle()?);
     killed.kill()?;
-    // Neither server nor token: it has joined.
+    // No server or token is passed: the machine has joined already.
     *process = machine.start(&[])?;
     let renewed = lease(cluster)?;
     eventually("the lease to be renewed again", || Ok((lease(cluster)? > renewed).then_some(())))?;

@@ -313,7 +313,7 @@ impl Edge {
     }
 }
 
-/// Returns an event for a datagram. An error is the news of an earlier one that found nobody.
+/// Returns an event for a datagram. An error reports that an earlier datagram did not arrive.
 fn datagram_of(datagram: io::Result<(usize, SocketAddr)>, bytes: &[u8]) -> Event {
     match datagram {
         Ok((length, from)) => Event::Datagram(bytes[..length].to_vec(), from),

@@ -71,7 +71,7 @@ pub async fn run(args: Leave) -> Result<()> {
         ),
         (None, _) => {}
     }
-    // The record goes last.
+    // The record of the leave goes last, so that a killed `leave` can be finished by the next.
     if joined { data.discard_all() } else { data.end_of_leave() }
 }
 

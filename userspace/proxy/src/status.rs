@@ -27,7 +27,7 @@ struct State {
 }
 
 impl Default for State {
-    /// Assumes that the node is to get traffic until something to the contrary is known.
+    /// Assumes that the node may get traffic until something else is known.
     fn default() -> Self {
         Self {
             programmed: false,

@@ -149,7 +149,7 @@ fn sign(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(
     Err(request.forbidden(object, &why))
 }
 
-/// Refuses a change of the status of a PodCertificateRequest, which is the signer's as a whole, to all others.
+/// Allows only the signer to change the status of a PodCertificateRequest.
 fn sign_for_pod(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
     let signer = meta::text(old, "/spec/signerName");
     if object["status"] == old["status"] || may(request, "sign", signer) {

@@ -16,7 +16,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Over the caches of the kinds that tokens can be bound to.
+    /// Creates a look-up over the caches of the kinds that tokens can be bound to.
     pub fn new(caches: &Caches) -> Self {
         let cache = |plural: &str| caches.cache("", "v1", plural).cloned();
         Self {

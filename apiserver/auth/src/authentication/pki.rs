@@ -106,7 +106,7 @@ pub enum Component<'a> {
 pub enum Usage {
     Client,
     Server,
-    /// Both, as members of a cluster of equals need it.
+    /// For clients and servers: members of etcd are both.
     Peer,
 }
 

@@ -56,7 +56,7 @@ pub enum BoundKind {
 }
 
 impl BoundKind {
-    /// Returns the kind as in `kind`.
+    /// Returns the name of the kind, such as `Pod`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ServiceAccount => "ServiceAccount",
@@ -165,8 +165,8 @@ impl Claims {
         identity
     }
 
-    /// Refuses a token whose ServiceAccount or bound object is gone or was replaced, or is still there though it
-    /// was to be deleted a while before `now`.
+    /// Refuses a token whose ServiceAccount or bound object is gone or was replaced, or has been due for
+    /// deletion for a while at `now`.
     pub fn check_bound(&self, objects: &dyn BoundObjects, now: i64) -> Result<(), TokenError> {
         let claims = &self.kubernetes;
         let namespace = claims.namespace.as_str();

@@ -45,7 +45,7 @@ struct Place {
 }
 
 struct Judge<'o> {
-    /// The fields with errors of the schema itself.
+    /// The fields in which schema validation has found errors.
     others: BTreeSet<&'o str>,
     errors: Vec<FieldError>,
     /// The cost of each expression, with its place.

@@ -94,11 +94,11 @@ fn validate_mutating_change(new: &Value, old: &Value, _: Written) -> Vec<FieldEr
 struct Rules {
     /// Side effects that a webhook may have.
     effects: &'static [&'static str],
-    /// Versions of reviews are known.
+    /// True if the versions of reviews have to be known ones.
     reviews: bool,
-    /// Each webhook has a name of its own.
+    /// True if the names of webhooks have to be unique.
     names: bool,
-    /// Selectors compare with values that labels can have.
+    /// True if the values in selectors have to be valid label values.
     values: bool,
     /// True if match conditions are validated.
     conditions: bool,

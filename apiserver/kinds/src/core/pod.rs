@@ -234,12 +234,13 @@ fn requests_from_limits(container: &mut Object) {
 fn requests_of_pod(spec: &mut Object) {
     let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object);
     let Some(limits) = limits.filter(|l| !l.is_empty()).cloned() else { return };
-    let asked = requests::container_requests(&Value::Object(spec.clone()));
+    let before = Value::Object(spec.clone());
+    let asked = requests::container_requests(&before);
     let Some(requests) = object(spec, "resources").and_then(|r| object_or_insert(r, "requests")) else {
         return;
     };
     for (name, amount) in asked.iter().filter(|(name, _)| !name.starts_with("hugepages-")) {
-        requests.entry(name.clone()).or_insert_with(|| amount.to_string().into());
+        requests.entry(*name).or_insert_with(|| amount.to_string().into());
     }
     for (name, amount) in limits {
         requests.entry(name).or_insert(amount);

@@ -53,8 +53,8 @@ pub fn complete_structs(message: Message, object: &mut Value) {
     }
 }
 
-/// Adds all that Go's JSON has. An empty list, or map, that is always there becomes null: the encoding
-/// does not tell them apart.
+/// Adds the fields that Go's JSON always has. An empty list or map among them becomes null, because protobuf
+/// cannot tell it from an absent one.
 pub fn complete(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
         walk(message, map, &|field, map| {

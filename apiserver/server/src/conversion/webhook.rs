@@ -416,7 +416,7 @@ async fn to_endpoint(caller: Caller<'_>, definition: &str, peer: &Peer) -> io::R
     let Some(kubelets) = caller.kubelets else {
         return direct(caller.calls, definition, &peer.host, peer.port).await;
     };
-    // A webhook may be beside the API server, and may even be the API server: who configures webhooks decides.
+    // No address is refused: whoever configures webhooks may name the API server itself.
     let (own, budget) = (OwnAddresses::default(), Budget::default());
     let caller = streams::Caller { kubelets, own: &own, budget: &budget, webhook: true };
     caller.stream(peer, false).await.map_err(|error| {

@@ -28,8 +28,8 @@ use crate::objects::{Objects, Stored};
 const DEFAULT: &str = "kubernetes";
 /// Keeps a ServiceCIDR whose addresses are in use.
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// The time within which other servers know of a deletion, so that no address is taken afterwards.
-const SETTLE: Duration = Duration::from_secs(10);
+/// The grace period of a deletion: afterwards other servers know of it too and take no further address.
+const DELETION_GRACE_PERIOD: Duration = Duration::from_secs(10);
 /// The interval at which those that are being deleted are checked.
 const AGAIN: Duration = Duration::from_secs(5);
 const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
@@ -105,8 +105,8 @@ impl ServiceCidrs<'_> {
             going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
             for (name, block) in all.iter().filter(|(_, block)| !block.open) {
                 let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
-                let settled = since.is_some_and(|since| since.elapsed() >= SETTLE);
-                if let Err(error) = self.look(resource, name, settled).await {
+                let grace_period_over = since.is_some_and(|since| since.elapsed() >= DELETION_GRACE_PERIOD);
+                if let Err(error) = self.look(resource, name, grace_period_over).await {
                     tracing::warn!(%error, %name, "a ServiceCIDR cannot be brought up to date");
                 }
             }
@@ -119,8 +119,8 @@ impl ServiceCidrs<'_> {
         }
     }
 
-    /// Brings one up to date. `settled`: all servers know by now that it is being deleted.
-    async fn look(&self, resource: &Resource, name: &str, settled: bool) -> Result<(), ApiError> {
+    /// Brings one up to date. `grace_period_over`: all servers know by now that it is being deleted.
+    async fn look(&self, resource: &Resource, name: &str, grace_period_over: bool) -> Result<(), ApiError> {
         let objects = self.own.objects();
         let Some(current) = objects.fetch(resource, "", name).await? else { return Ok(()) };
         let now = objects.ambient().now();
@@ -130,7 +130,7 @@ impl ServiceCidrs<'_> {
         } else {
             false
         };
-        match plan(&current.object, used, settled, now) {
+        match plan(&current.object, used, grace_period_over, now) {
             Step::Nothing => {}
             Step::Put(new) => drop(self.own.put(resource, new).await?),
             Step::Remove => drop(objects.remove(resource, "", name, current.revision).await?),
@@ -161,7 +161,7 @@ enum Step {
 }
 
 /// Decides what to do with a ServiceCIDR: pure.
-fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
+fn plan(object: &Value, used: bool, grace_period_over: bool, now: Timestamp) -> Step {
     let mut new = object.clone();
     let finalizers = meta::finalizers(object);
     let mut kept: Vec<String> =
@@ -174,7 +174,7 @@ fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
         condition(&mut new, true, "", "Kubernetes Service CIDR is ready", now);
         return if new == *object { Step::Nothing } else { Step::Put(new) };
     }
-    if kept.len() == finalizers.len() || (!used && !settled) {
+    if kept.len() == finalizers.len() || (!used && !grace_period_over) {
         return Step::Nothing;
     }
     if used {

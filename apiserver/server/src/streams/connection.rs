@@ -1,11 +1,11 @@
 //! Connections to nodes and pods: one a request, since most of them become streams.
 
-use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_meta::error_chain;
 use apiserver_schema::error::ApiError;
 use async_trait::async_trait;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use userspace_daemon::tunnel;
 
 use super::node_tunnels::places::Applicant;
-use super::node_tunnels::ways::{Destination, Server, Step, Way};
+use super::node_tunnels::reachability::{Destination, Server, Step, Way};
 use super::node_tunnels::{TunnelError, Tunnels, Usable};
 use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
@@ -78,14 +78,7 @@ impl ConnectError {
             Self::Io(error) => error.to_string(),
             Self::Http(error) => error.to_string(),
             Self::NoWay { direct, tunnel } => format!("{}; {}", direct.why(), tunnel.why()),
-            Self::Tunnel(error) => {
-                let (mut text, mut cause) = (error.to_string(), error.source());
-                while let Some(next) = cause {
-                    text.push_str(&format!(": {next}"));
-                    cause = next.source();
-                }
-                text
-            }
+            Self::Tunnel(error) => error_chain(error),
         }
     }
 }

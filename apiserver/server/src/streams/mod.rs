@@ -40,7 +40,7 @@ pub use backend::{Backend, ProxyName, candidates, no_endpoints, pod_backend, por
 pub use connection::{Caller, ConnectError, Dial, Kubelets, NodeStream};
 pub(crate) use html::Rewriter;
 pub(crate) use links::Links;
-pub use node_tunnels::ways::Destination;
+pub use node_tunnels::reachability::Destination;
 pub use node_tunnels::{Tunnels, keep as keep_tunnel};
 pub use reach::OwnAddresses;
 pub use reverse::{Proxy, pass_on, slash_redirect};

@@ -23,7 +23,7 @@ use crate::limits;
 pub enum Coding {
     Plain,
     Gzip,
-    /// Without a header, as Kubernetes reads it.
+    /// DEFLATE without the zlib header, which is what Kubernetes reads.
     Deflate,
 }
 

@@ -10,7 +10,8 @@ use crate::context::OwnContexts;
 use crate::query::Query;
 use crate::server::{Server, ServerConfig};
 
-/// Opens a watch of ConfigMaps with bookmarks that is not read yet; `initial`: with those that exist.
+/// Opens a watch of ConfigMaps with bookmarks that is not read yet; with `initial`, existing objects are sent
+/// first.
 async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
     let resource = Arc::clone(server.objects().registry().lookup("", "v1", "configmaps").unwrap());
     let cache = server.objects().cache(&resource).unwrap();

@@ -268,7 +268,7 @@ enum ShapeError {
 }
 
 impl ShapeError {
-    /// Returns the same error about a JSON text, with the number as the text writes it.
+    /// Returns the error with the number as the client wrote it in `text`.
     fn with_number_as_written(self, text: &[u8]) -> Self {
         const NUMBER: &str = "json: cannot unmarshal number ";
         let Self::Type(why) = self else { return self };

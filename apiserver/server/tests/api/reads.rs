@@ -129,7 +129,7 @@ async fn each_combination_shows_the_state_that_it_should() {
         ("limit=-5".into(), 3, &now, None),
         ("resourceVersion=".into(), 3, &now, None),
         ("resourceVersion=0".into(), 3, &now, None),
-        // Any state is given whole.
+        // With resourceVersion=0 the limit is ignored, and the cached state is returned whole.
         ("resourceVersion=0&limit=2".into(), 3, &now, None),
         ("resourceVersion=0&limit=2&resourceVersionMatch=NotOlderThan".into(), 3, &now, None),
         (format!("resourceVersion={one}"), 3, &now, None),

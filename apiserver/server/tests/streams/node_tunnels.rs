@@ -138,7 +138,7 @@ pub async fn metrics(running: &Running) -> String {
 }
 
 #[tokio::test]
-async fn node_behind_a_wall_is_reached_through_its_tunnel_as_if_there_were_none() {
+async fn node_behind_a_firewall_is_reached_through_its_tunnel_as_if_there_were_none() {
     let running = walled().await;
     populate(&running.client).await;
     let (code, message) = running.refusal("/api/v1/namespaces/default/pods/p/log?tailLines=2").await;

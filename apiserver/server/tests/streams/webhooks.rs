@@ -126,7 +126,7 @@ async fn create(running: &Running, name: &str) -> Result<Value, String> {
     send(running, "POST", ROADS, &road).await
 }
 
-/// A server that has the definition, a Service without endpoints, and nodes behind walls.
+/// A server that has the definition, a Service without endpoints, and nodes behind firewalls.
 async fn start(bundle: &str) -> Running {
     let running = walled().await;
     populate(&running.client).await;

@@ -287,8 +287,8 @@ fn purpose(usage: &str) -> Option<&'static [u64]> {
 }
 
 impl Key {
-    /// Reads a private key in any of the usual PEM forms; `public` is that of the certificate, which the form
-    /// for elliptic curves may lack.
+    /// Reads a private key in any of the usual PEM forms. `public` is the certificate's key: PEM forms of
+    /// elliptic-curve keys may lack it.
     fn read(text: &str, public: &[u8]) -> Result<Self, AuthorityError> {
         // A file of OpenSSL may have the parameters of the curve before the key.
         let blocks = Pem::iter_from_buffer(text.as_bytes()).filter_map(Result::ok);

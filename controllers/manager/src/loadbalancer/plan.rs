@@ -135,7 +135,7 @@ impl Book<'_> {
         Some(asked)
     }
 
-    /// Returns what a Service has in the end: free addresses fill the families that still lack one.
+    /// Completes an assignment: each family that still lacks an address gets a free one.
     fn complete(&mut self, wish: &Wish, mut addresses: Vec<IpAddr>) -> Assignment {
         let mut problem = match &wish.asked {
             Some(Err(text)) => Some(Problem::NotAnAddress { text: text.clone() }),

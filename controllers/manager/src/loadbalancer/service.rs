@@ -32,7 +32,8 @@ pub(super) fn step(service: &Service, config: &Config) -> Step {
     if wanted && ours && !config.load_balancer_ranges.is_empty() {
         return Step::Assign;
     }
-    // The finalizer alone may be another controller's, unless all Services without a class are ours.
+    // A finalizer without our condition may belong to another controller, unless all Services without a class are
+    // ours.
     let left_over = ours && !wanted && !config.load_balancer_ranges.is_empty() && has_finalizer(service);
     if condition(service).is_some() || left_over { Step::Release } else { Step::Ignore }
 }

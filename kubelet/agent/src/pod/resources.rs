@@ -1,4 +1,5 @@
-//! Requests and limits in terms of the kernel: QoS qos_classes_and_their_cgroups_follow_from_requests_and_limits, cgroup paths, weights and quotas.
+//! Requests and limits in terms of the kernel: QoS classes and their cgroups, cgroup paths,
+//! weights and quotas.
 
 use apiserver_meta::{
     quantity,

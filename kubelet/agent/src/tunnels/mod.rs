@@ -3,7 +3,7 @@
 //!
 //! Nothing here asks whether a tunnel is needed. An idle one costs a ping in ten seconds, and only the API server can tell.
 
-mod keep;
+mod keeper;
 mod open;
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_daemon::tunnel::{self, Acceptor};
 
 use crate::own_pods::OwnPods;
-use keep::Keeper;
+use keeper::Keeper;
 use open::{Door, Opener};
 
 /// The tunnels of a node.

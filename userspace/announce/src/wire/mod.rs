@@ -27,7 +27,7 @@ const HEADER: usize = 14;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// The news of a frame of another machine about an address.
+/// The content of another machine's frame about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A host wants to reach the address.

@@ -78,7 +78,8 @@ fn directions<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
 both!(headers_of_each_segment_count, segments);
 
 fn segments<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
-    // The burst is 5,000 bytes, far more than the packet; the headers of all segments take half a minute.
+    // The burst is 5,000 bytes, far more than the packet; at this rate the headers of 10,000 segments take half a
+    // minute.
     const RATE: u64 = 100_000;
     let mut packet = Packet::<A>::tcp(A::LOCAL_POD, A::CLIENT, ACK);
     packet.payload = vec![7; 500];

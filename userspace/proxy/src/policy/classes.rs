@@ -50,7 +50,7 @@ pub struct Classes {
     pub classes: BTreeMap<u32, Class>,
 }
 
-/// One range of addresses, and what begins or ends with it.
+/// A range of addresses, with the blocks, exceptions and pods that it stands for.
 #[derive(Default)]
 struct Item {
     /// Blocks of this range.

@@ -1,5 +1,6 @@
 //! Printer columns of pods.
 
+use apiserver_meta::pods::is_final;
 use apiserver_meta::time;
 use apiserver_schema::meta;
 use jiff::Timestamp;
@@ -80,10 +81,6 @@ fn is_sidecar(container: &Value) -> bool {
     container["restartPolicy"] == "Always"
 }
 
-fn terminal(phase: &str) -> bool {
-    matches!(phase, "Failed" | "Succeeded")
-}
-
 fn summary(object: &Value) -> Summary {
     let phase = meta::text(object, "/status/phase");
     let status_reason = meta::text(object, "/status/reason");
@@ -101,7 +98,7 @@ fn summary(object: &Value) -> Summary {
     if meta::deletion_timestamp(object).is_some() {
         if status_reason == "NodeLost" {
             summary.reason = "Unknown".to_owned();
-        } else if !terminal(phase) {
+        } else if !is_final(phase) {
             summary.reason = "Terminating".to_owned();
         }
     }

@@ -28,10 +28,10 @@ pub(crate) fn pod(spec: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mu
     }
     self::amounts_of(requirements, pod_resource, path, errors);
     self::claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
-    for (name, total) in &requests::container_requests(spec) {
+    for (name, total) in requests::container_requests(spec) {
         let own = map(requirements, "requests").get(name).and_then(|v| quantity::parse_value(v).ok());
         // A resource that the pod as a whole does not limit is up to its containers.
-        if let Some(own) = own.filter(|own| total > own) {
+        if let Some(own) = own.filter(|own| total > *own) {
             let detail = format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);
         }

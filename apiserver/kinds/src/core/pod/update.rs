@@ -80,8 +80,8 @@ fn images(spec: &Value, list: &str, errors: &mut Errors) {
 }
 
 fn restore_images(allowed: &mut Value, list: &str, before: &Value) {
-    let news = allowed.get_mut(list).and_then(Value::as_array_mut);
-    for (new, old) in news.into_iter().flatten().zip(items(before, list)) {
+    let containers = allowed.get_mut(list).and_then(Value::as_array_mut);
+    for (new, old) in containers.into_iter().flatten().zip(items(before, list)) {
         restore(new, old, &["image"]);
     }
 }

@@ -2,7 +2,7 @@
 
 mod metered;
 pub mod places;
-pub mod ways;
+pub mod reachability;
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +23,7 @@ use crate::clients::frame_limit::Earnings;
 use crate::limits;
 use metered::Metered;
 use places::{Applicant, NoPlace, Place, Places};
-use ways::{Destination, Experience, Known, Server, Step, Way};
+use reachability::{Destination, Experience, Known, Server, Step, Way};
 
 /// The tunnels of all nodes to this server.
 pub struct Tunnels {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::limits;
 
-/// The kind of a server on a node that is to be reached. A firewall may let connections pass to the one and not to the
-/// other, so that each has an experience of its own.
+/// The kind of a server on a node that is to be reached. A firewall may let connections pass to one and not to the
+/// other, so what is learnt about one says nothing about the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     Kubelet,
@@ -82,8 +82,8 @@ impl Known {
         match self.tunnel_first {
             _ if !has_tunnel => (&WITHOUT, self),
             Some(until) if now < until => (&TUNNEL_FIRST, self),
-            // One request finds out whether the wall is gone; those beside it do not wait for that.
-            Some(_) => (&DIRECT_FIRST, Self::walled(now)),
+            // One request finds out whether the firewall is gone; those beside it do not wait for that.
+            Some(_) => (&DIRECT_FIRST, Self::tunnel_first(now)),
             None => (&DIRECT_FIRST, self),
         }
     }
@@ -92,12 +92,12 @@ impl Known {
     pub fn learn(self, way: Way, direct_failed: bool, now: Duration) -> Self {
         match way {
             Way::Direct => Self::default(),
-            Way::Tunnel if direct_failed => Self::walled(now),
+            Way::Tunnel if direct_failed => Self::tunnel_first(now),
             Way::Tunnel => self,
         }
     }
 
-    fn walled(now: Duration) -> Self {
+    fn tunnel_first(now: Duration) -> Self {
         Self { tunnel_first: Some(now + limits::DIRECT_RETRY) }
     }
 }
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn node_without_a_tunnel_is_dialled_directly_for_the_whole_time() {
-        let walled = Known::default().learn(Way::Tunnel, true, NOW);
-        for known in [Known::default(), walled] {
+        let behind_firewall = Known::default().learn(Way::Tunnel, true, NOW);
+        for known in [Known::default(), behind_firewall] {
             assert_eq!(known.plan(false, NOW), (&[step(Way::Direct, limits::BACKEND_CONNECT)][..], known));
         }
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn node_behind_a_wall_is_reached_by_its_tunnel_at_once_until_the_wall_is_looked_at_again() {
+    fn node_behind_a_firewall_is_reached_by_its_tunnel_at_once_until_direct_dialing_is_tried_again() {
         let known = Known::default().plan(true, NOW).1.learn(Way::Tunnel, true, NOW);
         let later = NOW + limits::DIRECT_RETRY - Duration::from_secs(1);
         assert_eq!(ways(known, true, later), [Way::Tunnel, Way::Direct]);
@@ -198,7 +198,7 @@ mod tests {
         let (steps, meanwhile) = known.plan(true, again);
         assert_eq!(steps[0].way, Way::Direct);
         assert_eq!(ways(meanwhile, true, again), [Way::Tunnel, Way::Direct], "one request looks");
-        assert_eq!(meanwhile.learn(Way::Direct, false, again), Known::default(), "the wall is gone");
+        assert_eq!(meanwhile.learn(Way::Direct, false, again), Known::default(), "the firewall is gone");
         assert_eq!(ways(meanwhile.learn(Way::Tunnel, true, again), true, again), [Way::Tunnel, Way::Direct]);
     }
 

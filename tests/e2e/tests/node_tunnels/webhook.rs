@@ -1,4 +1,4 @@
-//! A conversion webhook in a pod behind the wall, which the API server calls by its Service.
+//! A conversion webhook in a pod behind the firewall, which the API server calls by its Service.
 
 use std::fs;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A node behind a wall: no connection gets in, and all gets out. What goes through the API server to its kubelet and its
-//! pods works by the node's own tunnel, and those of other nodes go the direct way.
+//! A node behind a firewall: no connection gets in, and all gets out. What goes through the API server to its kubelet
+//! and its pods works by the node's own tunnel, and those of other nodes go the direct way.
 
 mod webhook;
 
@@ -11,8 +11,8 @@ use tests_e2e::bed::{Node, Place};
 use tests_e2e::nodes::Programs;
 use tests_e2e::{Bed, Nodes, Process, echo, echo_image, eventually, hawser, output};
 
-/// The node behind the wall.
-const WALLED: usize = 2;
+/// The node behind the firewall.
+const FIREWALLED: usize = 2;
 
 #[test]
 #[ignore = "needs root, containerd, kubectl and nft: cargo xtask test"]
@@ -20,14 +20,14 @@ fn node_that_nobody_can_connect_to_is_reached_through_its_tunnel() -> Result<()>
     let bed = Bed::new(&[Place::Switch, Place::Router])?;
     let programs = Programs { hawser: hawser()?, echo_image: echo_image()? };
     let mut nodes = Nodes::start_joined(&bed, programs, &[])?;
-    if let Err(error) = walled(&mut nodes) {
+    if let Err(error) = behind_firewall(&mut nodes) {
         println!("{}", nodes.logs());
         return Err(error);
     }
     nodes.down()
 }
 
-fn walled(nodes: &mut Nodes<'_>) -> Result<()> {
+fn behind_firewall(nodes: &mut Nodes<'_>) -> Result<()> {
     for node in &nodes.bed.nodes {
         let name = format!("on-{}", node.name());
         let pod = json!({
@@ -45,12 +45,12 @@ fn walled(nodes: &mut Nodes<'_>) -> Result<()> {
         apply(nodes, &service)?;
     }
     let bed = nodes.bed;
-    let far = &bed.nodes[WALLED - 1];
+    let far = &bed.nodes[FIREWALLED - 1];
     on_the_host(nodes, far)?;
     webhook::start(nodes, far)?;
     nodes.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"])?;
 
-    // Without a wall the tunnel is open and not used.
+    // Without a firewall the tunnel is open and not used.
     eventually("the node's tunnel", || Ok((metric(nodes, TUNNELS)? == 1.0).then_some(())))?;
     for node in &nodes.bed.nodes {
         works(nodes, node)?;
@@ -64,10 +64,10 @@ fn walled(nodes: &mut Nodes<'_>) -> Result<()> {
     ensure!(direct >= 5.0, "{direct} connections to pods were direct");
     let tunneled = metric(nodes, TUNNELED)?;
 
-    wall(far)?;
+    firewall(far)?;
     let address = format!("{}:10250", far.ip());
     let through = output(nodes.bed.nodes[0].on("timeout").arg("1").arg(echo()?).args(["get", &address]));
-    ensure!(through.is_err(), "the wall has a hole: {through:?}");
+    ensure!(through.is_err(), "the firewall has a hole: {through:?}");
     works(nodes, far)?;
     let tunneled = metric(nodes, TUNNELED)? - tunneled;
     ensure!(tunneled >= 3.0, "{tunneled} connections went through the tunnel");
@@ -80,19 +80,19 @@ fn walled(nodes: &mut Nodes<'_>) -> Result<()> {
     pods_are_reached(nodes, far)?;
 
     // Either side dies and comes back.
-    nodes.kill(WALLED, "join")?;
-    nodes.run(&bed.nodes[WALLED - 1])?;
+    nodes.kill(FIREWALLED, "join")?;
+    nodes.run(&bed.nodes[FIREWALLED - 1])?;
     eventually("logs after the node was killed", || Ok(works(nodes, far).ok()))?;
     nodes.kill(1, "up")?;
     nodes.run(&bed.nodes[0])?;
     eventually("logs after the API server was killed", || Ok(works(nodes, far).ok()))?;
-    ensure!(metric(nodes, TUNNELED)? > 0.0, "there is a hole in the wall");
+    ensure!(metric(nodes, TUNNELED)? > 0.0, "there is a hole in the firewall");
     webhook::converts(nodes, "after-all")?;
-    ensure!(metric(nodes, TUNNELED_TO_PODS)? > 0.0, "there is a hole in the wall for pods");
+    ensure!(metric(nodes, TUNNELED_TO_PODS)? > 0.0, "there is a hole in the firewall for pods");
     Ok(())
 }
 
-/// Checks that proxies and the webhook reach the pods of the node behind the wall by its tunnel, those of other nodes
+/// Checks that proxies and the webhook reach the pods of the node behind the firewall by its tunnel, those of other nodes
 /// directly, and nothing else on the node.
 fn pods_are_reached(nodes: &Nodes<'_>, far: &Node) -> Result<()> {
     let before = metric(nodes, TUNNELED_TO_PODS)?;
@@ -157,14 +157,14 @@ fn metric(nodes: &Nodes<'_>, name: &str) -> Result<f64> {
 
 /// Drops the beginning of every TCP connection from outside to a node and its pods, and what comes for these from other
 /// nodes. The namespace takes the rules along.
-fn wall(node: &Node) -> Result<()> {
+fn firewall(node: &Node) -> Result<()> {
     for rule in [
-        "add table inet wall",
-        "add chain inet wall input { type filter hook input priority 0; policy accept; }",
-        "add rule inet wall input iifname uplink tcp flags & (syn | ack) == syn drop",
-        "add rule inet wall input iifname uplink udp dport 14789 drop",
-        "add chain inet wall forward { type filter hook forward priority 0; policy accept; }",
-        "add rule inet wall forward iifname uplink tcp flags & (syn | ack) == syn drop",
+        "add table inet firewall",
+        "add chain inet firewall input { type filter hook input priority 0; policy accept; }",
+        "add rule inet firewall input iifname uplink tcp flags & (syn | ack) == syn drop",
+        "add rule inet firewall input iifname uplink udp dport 14789 drop",
+        "add chain inet firewall forward { type filter hook forward priority 0; policy accept; }",
+        "add rule inet firewall forward iifname uplink tcp flags & (syn | ack) == syn drop",
     ] {
         output(node.on("nft").arg(rule))?;
     }
