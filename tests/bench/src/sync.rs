@@ -222,7 +222,9 @@ fn nftables_times(services: &[Service], times: &mut Times) -> Result<()> {
     let node = Place::node(&lab);
     let text = peers::nftables(services);
     times.full.push(timed(|| peers::load(node.command("nft").args(["-f", "-"]), &text))?);
-    let text = peers::nftables_change(services.len() / 2, 1);
+    let mut service = services[services.len() / 2].clone();
+    service.backends.truncate(1);
+    let text = peers::nftables_change(services.len() / 2, &service);
     times.change.push(timed(|| peers::load(node.command("nft").args(["-f", "-"]), &text))?);
     Ok(())
 }

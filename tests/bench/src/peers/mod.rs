@@ -1,4 +1,10 @@
 //! The peers: rules for services as kube-proxy's iptables and nftables modes write them.
+//!
+//! `testdata` has the rules that kube-proxy 1.36.2 wrote for two Services with `--cluster-cidr` 10.128.0.0/9, and tests
+//! compare ours with them.
+
+mod iptables;
+mod nftables;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,11 +16,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use tests_e2e::lab::NODE_IP;
 
+pub use self::iptables::{change as iptables_change, rules as iptables};
+pub use self::nftables::{change as nftables_change, rules as nftables};
 use crate::place::Place;
 use crate::subject::Subject;
 
 /// Cluster address of the first service; the others have the following ones.
 pub const FIRST_VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+
+/// Addresses of the cluster's pods: kube-proxy masquerades connections of others to cluster addresses.
+const CLUSTER_CIDR: &str = "10.128.0.0/9";
 
 /// A port of a service of the benchmark, with its backends.
 #[derive(Clone)]
@@ -68,120 +79,6 @@ pub fn cluster_services(count: usize, backends: usize) -> Vec<Service> {
     let mut services = external_services(count, "tcp", backends);
     services.iter_mut().for_each(|service| service.masquerade = false);
     services
-}
-
-/// Returns iptables rules: one chain per service and one per backend, reached through a list of all services.
-pub fn iptables(services: &[Service]) -> String {
-    let mut text = String::from(
-        "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
-         :KUBE-POSTROUTING - [0:0]\n",
-    );
-    let mut rules = String::from(
-        "-A OUTPUT -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\n-A POSTROUTING -j KUBE-POSTROUTING\n\
-         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
-         -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n\
-         -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0\n\
-         -A KUBE-POSTROUTING -j MASQUERADE --random-fully\n",
-    );
-    for (i, service) in services.iter().enumerate() {
-        let Service { vip, port, protocol, .. } = service;
-        let (inner, outer) = (format!("KUBE-SVC-{i}"), format!("KUBE-EXT-{i}"));
-        let _ = writeln!(text, ":{inner} - [0:0]");
-        let chain = if service.masquerade { &outer } else { &inner };
-        let _ = writeln!(
-            rules,
-            "-A KUBE-SERVICES -d {vip}/32 -p {protocol} -m {protocol} --dport {port} -j {chain}"
-        );
-        if service.masquerade || service.node_port.is_some() {
-            let _ = writeln!(text, ":{outer} - [0:0]");
-            let _ = writeln!(rules, "-A {outer} -j KUBE-MARK-MASQ\n-A {outer} -j {inner}");
-        }
-        if let Some(port) = service.node_port {
-            let _ =
-                writeln!(rules, "-A KUBE-NODEPORTS -p {protocol} -m {protocol} --dport {port} -j {outer}");
-        }
-        iptables_backends(i, service, &mut text, &mut rules);
-    }
-    rules.push_str("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n");
-    text + &rules + "COMMIT\n"
-}
-
-/// Returns the chains of service `i` as a partial sync writes them.
-pub fn iptables_change(i: usize, service: &Service) -> String {
-    let (mut chains, mut rules) = (format!("*nat\n:KUBE-SVC-{i} - [0:0]\n"), String::new());
-    iptables_backends(i, service, &mut chains, &mut rules);
-    chains + &rules + "COMMIT\n"
-}
-
-fn iptables_backends(i: usize, service: &Service, chains: &mut String, rules: &mut String) {
-    let protocol = service.protocol;
-    let count = service.backends.len();
-    for (j, backend) in service.backends.iter().enumerate() {
-        let _ = writeln!(chains, ":KUBE-SEP-{i}-{j} - [0:0]");
-        let left = count - j;
-        let chance = match left {
-            1 => String::new(),
-            _ => format!(" -m statistic --mode random --probability {:.10}", 1.0 / left as f64),
-        };
-        let _ = writeln!(rules, "-A KUBE-SVC-{i}{chance} -j KUBE-SEP-{i}-{j}");
-        let address = backend.split(':').next().unwrap_or_default();
-        let _ = writeln!(rules, "-A KUBE-SEP-{i}-{j} -s {address}/32 -j KUBE-MARK-MASQ");
-        let _ = writeln!(
-            rules,
-            "-A KUBE-SEP-{i}-{j} -p {protocol} -m {protocol} -j DNAT --to-destination {backend}"
-        );
-    }
-}
-
-/// Returns nftables rules: one verdict map over all services, one chain per service and one per backend.
-pub fn nftables(services: &[Service]) -> String {
-    let mut chains = String::new();
-    let (mut elements, mut node_ports) = (Vec::new(), Vec::new());
-    for (i, service) in services.iter().enumerate() {
-        let Service { vip, port, protocol, .. } = service;
-        for (j, backend) in service.backends.iter().enumerate() {
-            let _ =
-                writeln!(chains, "  chain endpoint-{i}-{j} {{ meta l4proto {protocol} dnat to {backend}; }}");
-        }
-        let _ = writeln!(chains, "  chain service-{i} {{ {} }}", nftables_picks(i, service.backends.len()));
-        let chain = if service.masquerade { "external" } else { "service" };
-        if service.masquerade || service.node_port.is_some() {
-            let _ =
-                writeln!(chains, "  chain external-{i} {{ jump mark-for-masquerade; goto service-{i}; }}");
-        }
-        elements.push(format!("{vip} . {protocol} . {port} : goto {chain}-{i}"));
-        if let Some(port) = service.node_port {
-            node_ports.push(format!("{protocol} . {port} : goto external-{i}"));
-        }
-    }
-    let of = |elements: &[String]| match elements {
-        [] => String::new(),
-        elements => format!("elements = {{ {} }}; ", elements.join(",\n    ")),
-    };
-    format!(
-        "table ip kube-proxy {{\n  chain mark-for-masquerade {{ mark set mark or 0x4000; }}\n{chains}  \
-         map service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; {}}}\n  \
-         map service-nodeports {{ type inet_proto . inet_service : verdict; {}}}\n  \
-         chain services {{ ip daddr . meta l4proto . th dport vmap @service-ips; \
-         fib daddr type local meta l4proto . th dport vmap @service-nodeports; }}\n  \
-         chain nat-output {{ type nat hook output priority -100; goto services; }}\n  \
-         chain nat-prerouting {{ type nat hook prerouting priority -100; goto services; }}\n  \
-         chain nat-postrouting {{ type nat hook postrouting priority 100; \
-         mark and 0x4000 == 0 return; mark set mark xor 0x4000; masquerade fully-random; }}\n}}\n",
-        of(&elements),
-        of(&node_ports)
-    )
-}
-
-/// Returns rules that reduce service `i` to its first `backends` backends.
-pub fn nftables_change(i: usize, backends: usize) -> String {
-    let picks = nftables_picks(i, backends);
-    format!("flush chain ip kube-proxy service-{i}\nadd rule ip kube-proxy service-{i} {picks}\n")
-}
-
-fn nftables_picks(i: usize, backends: usize) -> String {
-    let picks: Vec<_> = (0..backends).map(|j| format!("{j} : goto endpoint-{i}-{j}")).collect();
-    format!("numgen random mod {backends} vmap {{ {} }};", picks.join(", "))
 }
 
 /// Returns input for `ipvsadm -R`: round robin with masquerading by this node.
@@ -256,6 +153,20 @@ pub fn load(command: &mut Command, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Returns the two services for which kube-proxy's rules were recorded.
+    pub fn recorded_services() -> [Service; 2] {
+        let service = |vip: &str, protocol, backends: std::ops::Range<u8>, node_port| Service {
+            vip: vip.to_owned(),
+            port: 80,
+            protocol,
+            backends: backends.map(|last| format!("10.128.0.{last}:8080")).collect(),
+            remote: true,
+            masquerade: false,
+            node_port,
+        };
+        [service("10.96.0.11", "tcp", 1..3, None), service("10.96.0.12", "udp", 3..6, Some(30_080))]
+    }
+
     #[test]
     fn every_service_has_its_rule() {
         let services = idle_services(300);
@@ -273,9 +184,9 @@ mod tests {
         let services = external_services(2, "udp", 3);
         assert_eq!(services[1].backends[2], "10.128.0.6:8080");
         let text = iptables(&services);
-        assert!(text.contains("-d 10.96.0.2/32 -p udp -m udp --dport 80 -j KUBE-EXT-1\n"));
-        assert!(text.contains("-A KUBE-EXT-1 -j KUBE-MARK-MASQ\n-A KUBE-EXT-1 -j KUBE-SVC-1\n"));
-        assert_eq!(nftables(&services).matches(" . udp . 80 : goto external-").count(), 2);
+        let mark = "-A KUBE-SVC-1 ! -s 10.128.0.0/9 -d 10.96.0.2/32 -p udp -m comment --comment";
+        assert!(text.contains(mark));
+        assert!(nftables(&services).contains("ip daddr @cluster-ips ip saddr != 10.128.0.0/9 meta mark set"));
     }
 
     #[test]
@@ -283,9 +194,10 @@ mod tests {
         let mut services = cluster_services(2, 2);
         services[1].node_port = Some(30080);
         let text = iptables(&services);
-        assert!(text.contains("-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -j KUBE-EXT-1\n"));
-        assert!(text.contains("-d 10.96.0.2/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-1\n"));
-        assert!(text.ends_with("--dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"));
+        assert!(text.contains("-m tcp --dport 30080 -j KUBE-EXT-1\n"));
+        assert!(text.contains("-m tcp --dport 80 -j KUBE-SVC-1\n"));
+        let last = text.lines().rfind(|line| line.starts_with("-A KUBE-SERVICES")).unwrap();
+        assert!(last.ends_with("--dst-type LOCAL -j KUBE-NODEPORTS"));
         assert!(nftables(&services).contains("{ tcp . 30080 : goto external-1 }"));
         assert!(ipvs(&services).contains(&format!("-A -t {NODE_IP}:30080 -s rr\n")));
     }
@@ -295,7 +207,7 @@ mod tests {
         let mut service = cluster_services(8, 2).remove(7);
         service.backends.truncate(1);
         let text = iptables_change(7, &service);
-        assert!(text.contains("-A KUBE-SVC-7 -j KUBE-SEP-7-0\n") && !text.contains("KUBE-SERVICES"));
-        assert!(nftables_change(7, 1).contains("numgen random mod 1 vmap { 0 : goto endpoint-7-0 };"));
+        assert!(text.contains("-j KUBE-SEP-7-0\n") && !text.contains("KUBE-SERVICES"));
+        assert!(nftables_change(7, &service).contains("numgen random mod 1 map { 0 : 10.128.0.15 . 8080 }"));
     }
 }
