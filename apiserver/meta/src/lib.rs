@@ -9,6 +9,7 @@ pub mod finalizers;
 pub mod fnv;
 pub mod identity;
 pub mod networks;
+pub mod node_selector;
 pub mod nodes;
 pub mod pem;
 pub mod platform;

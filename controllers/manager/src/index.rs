@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
@@ -148,6 +148,16 @@ impl Selects for ReplicaSet {
 }
 
 impl Selects for Deployment {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Selects for DaemonSet {
     fn pairs(&self) -> Option<Vec<(&String, &String)>> {
         self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
     }

@@ -25,9 +25,9 @@ use crate::testing::api::FakeApi;
 use crate::testing::{ambient, time};
 use crate::{Authority, Config, Signing, detached_signature};
 
-struct Cluster {
-    api: FakeApi,
-    client: Client,
+pub(crate) struct Cluster {
+    pub api: FakeApi,
+    pub client: Client,
     shutdown: CancellationToken,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let api = FakeApi::new();
         let client = api.client();
         let shutdown = CancellationToken::new();
@@ -56,13 +56,13 @@ impl Cluster {
     }
 
     /// Returns the reasons of all events, with the component that each names as its source.
-    fn event_sources(&self) -> BTreeSet<(String, String)> {
+    pub fn event_sources(&self) -> BTreeSet<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let events = self.api.all("events");
         events.iter().map(|event| (text(&event["reason"]), text(&event["source"]["component"]))).collect()
     }
 
-    async fn create<K>(&self, namespace: &str, object: Value) -> K
+    pub async fn create<K>(&self, namespace: &str, object: Value) -> K
     where
         K: kube::Resource<DynamicType = ()>
             + serde::Serialize
@@ -77,11 +77,11 @@ impl Cluster {
     }
 
     /// Lets time pass, with everything that can happen in it.
-    async fn pass(&self, seconds: u64) {
+    pub async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
-    fn names(&self, plural: &str) -> Vec<String> {
+    pub fn names(&self, plural: &str) -> Vec<String> {
         self.api
             .all(plural)
             .iter()
@@ -124,7 +124,7 @@ fn signing() -> Signing {
     Signing { authority, duration: Duration::from_secs(3600) }
 }
 
-fn template(image: &str) -> Value {
+pub(crate) fn template(image: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": image}]}})
 }
 

@@ -13,6 +13,7 @@ mod bootstrap;
 mod certificates;
 mod config;
 mod context;
+mod daemonset;
 mod deployment;
 mod discovery;
 mod endpoints;
@@ -20,6 +21,7 @@ mod endpointslice;
 mod endpointslicemirroring;
 mod garbage;
 mod hash;
+mod history;
 mod index;
 #[cfg(test)]
 mod integration_tests;
@@ -34,7 +36,9 @@ mod podgc;
 mod pods;
 mod ports;
 mod protection;
+mod removals;
 mod replicaset;
+mod scaled;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
@@ -108,6 +112,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     bootstrap::start(context, tasks);
     deployment::start(context, tasks);
     replicaset::start(context, tasks);
+    daemonset::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);

@@ -12,6 +12,14 @@ pub const POD_BURST: usize = 500;
 /// Time after which an expectation that the cache has not fulfilled is dropped.
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Maximum number of pods that one reconciliation of a DaemonSet creates, and of those that it deletes.
+pub const DAEMON_BURST: usize = 250;
+/// Least and greatest time between deletions of failed pods of a DaemonSet on one node.
+pub const FAILED_POD_BACKOFF: Duration = Duration::from_secs(1);
+pub const FAILED_POD_BACKOFF_MAX: Duration = Duration::from_secs(15 * 60);
+/// Number of old revisions that are kept of an object that does not say how many.
+pub const REVISION_HISTORY: i32 = 10;
+
 /// Delay before a Deployment is reconciled again if the cache does not show its ReplicaSets yet.
 pub const STALE: Duration = Duration::from_millis(20);
 

@@ -182,3 +182,30 @@ proptest! {
         }
     }
 }
+
+/// The DaemonSet controller pins each of its pods to a node in this way, also to a cordoned one.
+#[test]
+fn pod_pinned_by_name_goes_to_that_node_or_nowhere() {
+    let nodes = vec![
+        node("a", json!({})),
+        node("b", json!({"spec": {"unschedulable": true,
+            "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}})),
+        node("c", json!({})),
+    ];
+    let snapshot = cluster(nodes);
+    let pinned = |node: &str| {
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+        json!({
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                {"nodeSelectorTerms": [{"matchFields": [field]}]}}},
+            "tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}],
+        })
+    };
+    for name in ["a", "b", "c"] {
+        assert_eq!(place(&snapshot, &pod("p", pinned(name))), Ok(name.to_owned()));
+    }
+    assert_eq!(
+        place(&snapshot, &pod("p", pinned("gone"))).unwrap_err(),
+        "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    );
+}

@@ -1,6 +1,7 @@
 //! The manifest of `deploy/`, applied with kubectl to an API server; its pods are run on two nodes by kubelets and
-//! containerd with exactly the capabilities that it lists. There is no DaemonSet controller here, so the test
-//! creates the pod of each node from the DaemonSet's template.
+//! containerd with exactly the capabilities that it lists. The nodes share a machine, so the test creates the pod of
+//! each node from the DaemonSet's template with paths of its own. There is no scheduler here, so the pods of the
+//! DaemonSet controller stay pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -199,7 +200,7 @@ impl Cluster<'_> {
         Ok(text.replace(server, &format!("https://{}:6443", self.bed.nodes[0].ip())))
     }
 
-    /// Creates a pod as the DaemonSet controller would, with edits that let several nodes share a machine.
+    /// Creates a pod from the DaemonSet's template, with edits that let several nodes share a machine.
     fn pod(&self, node: &Node, generation: u8) -> Result<()> {
         let set = self.json(&["get", "daemonset", "hawser-proxy", "-n", "kube-system"])?;
         let template = &set["spec"]["template"];
@@ -214,8 +215,8 @@ impl Cluster<'_> {
         }
         let (name, mut spec) = (pod_name(node, generation), serde_json::from_str::<Value>(&spec)?);
         spec["nodeName"] = node.name().into();
-        let metadata =
-            json!({"name": name, "namespace": "kube-system", "labels": template["metadata"]["labels"]});
+        // Without the labels of the template, or the DaemonSet would adopt the pod, and replace it.
+        let metadata = json!({"name": name, "namespace": "kube-system"});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
         self.apply(&format!("{name}.json"), &pod.to_string())
     }

@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 17] = [
+const KINDS: [(&str, &str, &str, bool); 19] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -32,6 +32,8 @@ const KINDS: [(&str, &str, &str, bool); 17] = [
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
     ("v1", "persistentvolumes", "PersistentVolume", false),
+    ("apps/v1", "controllerrevisions", "ControllerRevision", true),
+    ("apps/v1", "daemonsets", "DaemonSet", true),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),

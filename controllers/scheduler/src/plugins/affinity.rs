@@ -1,8 +1,9 @@
 //! `nodeSelector` and node affinity.
 
+use apiserver_meta::node_selector;
+
 use crate::framework::{Filter, NodeFilter, Score, normalize};
 use crate::model::{NodeInfo, PodInfo};
-use crate::selector;
 use crate::snapshot::Snapshot;
 
 /// `NodeAffinity`: filters by required terms and scores by preferred terms.
@@ -22,7 +23,7 @@ impl Filter for NodeAffinity {
             let required = pod
                 .required_affinity
                 .as_ref()
-                .is_none_or(|required| selector::node_selector(required, &node.name, &node.labels));
+                .is_none_or(|required| node_selector::matches(required, &node.name, &node.labels));
             if selected && required {
                 Vec::new()
             } else {
@@ -47,7 +48,7 @@ impl Score for NodeAffinity {
                 let matching = pod
                     .preferred_affinity
                     .iter()
-                    .filter(|term| selector::node_term(&term.preference, &node.name, &node.labels));
+                    .filter(|term| node_selector::term_matches(&term.preference, &node.name, &node.labels));
                 matching.map(|term| i64::from(term.weight)).sum()
             })
             .collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use apiserver_meta::node_selector;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 
 use crate::framework::{Filter, NodeFilter, Score, normalize};
@@ -54,7 +55,7 @@ fn counts<'a>(constraint: &'a TopologySpreadConstraint, pod: &PodInfo, snapshot:
         let required = pod
             .required_affinity
             .as_ref()
-            .is_none_or(|required| selector::node_selector(required, &node.name, &node.labels));
+            .is_none_or(|required| node_selector::matches(required, &node.name, &node.labels));
         let ignores_affinity = constraint.node_affinity_policy.as_deref() == Some("Ignore");
         let tainted = honours_taints
             && node.taints.iter().any(|taint| taint.effect != "PreferNoSchedule" && !pod.tolerates(taint));

@@ -2,6 +2,7 @@
 //! `HAWSER_SIM_LOG=info` shows what happens.
 
 mod crashes;
+mod daemons;
 mod faults;
 mod nodes;
 mod repeat;

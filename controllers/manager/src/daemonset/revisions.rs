@@ -1,0 +1,101 @@
+//! The ControllerRevisions of a DaemonSet: one per template, the current one with the highest number.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::history::{self, HASH_LABEL, hash_of};
+use crate::limits::REVISION_HISTORY;
+use crate::meta::name;
+
+/// A change of the history.
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    Create(Box<ControllerRevision>),
+    Update { old: Arc<ControllerRevision>, new: Box<ControllerRevision> },
+    Delete(Arc<ControllerRevision>),
+    /// Gives a pod the hash of the revision that is kept of several equal ones.
+    Relabel { pod: Arc<Pod>, hash: String },
+}
+
+/// The history of a DaemonSet.
+#[derive(Debug, PartialEq)]
+pub(super) enum History {
+    /// What is missing or wrong. Nothing else is done before it has been mended.
+    Mend(Vec<Action>),
+    Right {
+        /// Hash of the current revision.
+        hash: String,
+        old: Vec<Arc<ControllerRevision>>,
+    },
+}
+
+/// Returns the history from the revisions and the pods that the DaemonSet controls.
+pub(super) fn history(
+    set: &DaemonSet,
+    revisions: Vec<Arc<ControllerRevision>>,
+    pods: &[Arc<Pod>],
+) -> History {
+    let unlabelled: Vec<_> = revisions.iter().filter_map(labelled).collect();
+    if !unlabelled.is_empty() {
+        return History::Mend(unlabelled);
+    }
+    let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+    let data = history::template_patch(&template);
+    let (mut current, old): (Vec<_>, Vec<_>) =
+        revisions.into_iter().partition(|revision| history::holds(revision, &data));
+    let number = history::next_number(&old);
+    current.sort_by_key(|revision| history::number(revision));
+    let Some(kept) = current.pop() else {
+        let labels = template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
+        let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+        let new = history::new_revision(set, labels, data, number, collisions);
+        return History::Mend(vec![Action::Create(Box::new(new))]);
+    };
+    let hash = hash_of(&kept.metadata).unwrap_or_default().to_owned();
+    let mut actions = merged(&hash, current, pods);
+    if history::number(&kept) < number {
+        let mut new = ControllerRevision::clone(&kept);
+        new.revision = Some(number);
+        actions.push(Action::Update { old: kept, new: Box::new(new) });
+    }
+    if actions.is_empty() { History::Right { hash, old } } else { History::Mend(actions) }
+}
+
+/// Adds the label with the hash to a revision that has none. Its name is as good as its hash.
+fn labelled(revision: &Arc<ControllerRevision>) -> Option<Action> {
+    if hash_of(&revision.metadata).is_some() {
+        return None;
+    }
+    let mut new = ControllerRevision::clone(revision);
+    let labels = new.metadata.labels.get_or_insert_default();
+    labels.insert(HASH_LABEL.to_owned(), name(&revision.metadata).to_owned());
+    Some(Action::Update { old: Arc::clone(revision), new: Box::new(new) })
+}
+
+/// Deletes revisions that equal the one with `hash`, after their pods have been given that hash. Pods of other
+/// revisions are left alone: they were made from another template.
+fn merged(hash: &str, equal: Vec<Arc<ControllerRevision>>, pods: &[Arc<Pod>]) -> Vec<Action> {
+    let hashes: BTreeSet<_> = equal.iter().filter_map(|revision| hash_of(&revision.metadata)).collect();
+    let theirs = |pod: &&Arc<Pod>| hash_of(&pod.metadata).is_some_and(|of| of != hash && hashes.contains(of));
+    let relabelled = pods.iter().filter(theirs);
+    let relabelled = relabelled.map(|pod| Action::Relabel { pod: Arc::clone(pod), hash: hash.to_owned() });
+    let mut actions: Vec<_> = relabelled.collect();
+    actions.extend(equal.into_iter().map(Action::Delete));
+    actions
+}
+
+/// Returns the old revisions that the history has no place for. Those that pods were made from stay.
+pub(super) fn surplus(
+    set: &DaemonSet,
+    old: &[Arc<ControllerRevision>],
+    pods: &[Arc<Pod>],
+) -> Vec<Arc<ControllerRevision>> {
+    let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(REVISION_HISTORY);
+    let live: BTreeSet<_> = pods.iter().filter_map(|pod| hash_of(&pod.metadata)).collect();
+    history::surplus(old, usize::try_from(limit).unwrap_or(0), |revision| {
+        hash_of(&revision.metadata).is_some_and(|hash| live.contains(hash))
+    })
+}
