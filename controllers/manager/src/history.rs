@@ -39,22 +39,20 @@ pub(crate) fn hash_of(meta: &ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(HASH_LABEL).map(String::as_str)
 }
 
-/// Returns the number of a revision.
-pub(crate) fn number(revision: &ControllerRevision) -> i64 {
-    revision.revision.unwrap_or(0)
-}
-
 /// Returns `true` if `data` is that of the revision. Fields that are `null` count as absent: older versions of
 /// Kubernetes wrote `creationTimestamp: null`.
 pub(crate) fn holds(revision: &ControllerRevision, data: &Value) -> bool {
-    without_nulls(&revision.data.0) == without_nulls(data)
+    let held = revision.data.as_ref().map(|held| without_nulls(&held.0));
+    held.is_some_and(|held| held == without_nulls(data))
 }
 
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let given = fields.iter().filter(|(_, value)| !value.is_null());
-            Value::Object(given.map(|(key, value)| (key.clone(), without_nulls(value))).collect::<Map<_, _>>())
+            Value::Object(
+                given.map(|(key, value)| (key.clone(), without_nulls(value))).collect::<Map<_, _>>(),
+            )
         }
         Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
         other => other.clone(),
@@ -63,7 +61,7 @@ fn without_nulls(value: &Value) -> Value {
 
 /// Returns the number that follows those of all `revisions`.
 pub(crate) fn next_number<'a>(revisions: impl IntoIterator<Item = &'a Arc<ControllerRevision>>) -> i64 {
-    let newest = revisions.into_iter().map(|revision| number(revision)).max();
+    let newest = revisions.into_iter().map(|revision| revision.revision).max();
     newest.unwrap_or(0).max(0).saturating_add(1)
 }
 
@@ -90,8 +88,8 @@ pub(crate) fn new_revision<K: Resource<DynamicType = ()>>(
             owner_references: Some(vec![controller_reference(owner)]),
             ..ObjectMeta::default()
         },
-        data: RawExtension(data),
-        revision: Some(number),
+        data: Some(RawExtension(data)),
+        revision: number,
     }
 }
 
@@ -103,7 +101,7 @@ pub(crate) fn surplus(
 ) -> Vec<Arc<ControllerRevision>> {
     let mut old = old.to_vec();
     let count = old.len().saturating_sub(limit);
-    old.sort_by_key(|revision| number(revision));
+    old.sort_by_key(|revision| revision.revision);
     old.retain(|revision| !live(revision));
     old.truncate(count);
     old
@@ -116,7 +114,7 @@ mod tests {
 
     fn revision(name: &str, number: i64) -> Arc<ControllerRevision> {
         let metadata = testing::meta(name);
-        Arc::new(ControllerRevision { metadata, revision: Some(number), ..ControllerRevision::default() })
+        Arc::new(ControllerRevision { metadata, revision: number, ..ControllerRevision::default() })
     }
 
     fn names(revisions: &[Arc<ControllerRevision>]) -> Vec<&str> {
@@ -142,15 +140,22 @@ mod tests {
         assert_eq!(new.metadata.name, Some(format!("web-{hash}")));
         assert_eq!(new.metadata.labels, Some(testing::labels(&[("app", "test"), (HASH_LABEL, &hash)])));
         assert_eq!(new.metadata.owner_references, Some(vec![controller_reference(&owner)]));
-        assert_eq!((hash_of(&new.metadata), number(&new), holds(&new, &data)), (Some(hash.as_str()), 3, true));
+        assert_eq!(
+            (hash_of(&new.metadata), new.revision, holds(&new, &data)),
+            (Some(hash.as_str()), 3, true)
+        );
         let long = testing::replica_set(&"x".repeat(253), 1);
-        assert_eq!(new_revision(&long, Labels::new(), data, 1, None).metadata.name.unwrap().len(), 224 + hash.len());
+        assert_eq!(
+            new_revision(&long, Labels::new(), data, 1, None).metadata.name.unwrap().len(),
+            224 + hash.len()
+        );
     }
 
     #[test]
     fn data_is_compared_without_nulls() {
-        let mut older = ControllerRevision::default();
-        older.data.0 = json!({"spec": {"template": {"metadata": {"creationTimestamp": null, "labels": {"a": "b"}}}}});
+        let data =
+            json!({"spec": {"template": {"metadata": {"creationTimestamp": null, "labels": {"a": "b"}}}}});
+        let older = ControllerRevision { data: Some(RawExtension(data)), ..ControllerRevision::default() };
         assert!(holds(&older, &json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}})));
         assert!(!holds(&older, &json!({"spec": {"template": {"metadata": {"labels": {"a": "c"}}}}})));
     }
@@ -166,8 +171,8 @@ mod tests {
     fn oldest_revisions_above_the_limit_go_but_no_live_one() {
         let old = [revision("c", 3), revision("a", 1), revision("d", 4), revision("b", 2)];
         assert_eq!(names(&surplus(&old, 2, |_| false)), ["a", "b"]);
-        assert_eq!(names(&surplus(&old, 2, |revision| number(revision) == 1)), ["b", "c"]);
-        assert_eq!(names(&surplus(&old, 0, |revision| number(revision) < 4)), ["d"]);
+        assert_eq!(names(&surplus(&old, 2, |revision| revision.revision == 1)), ["b", "c"]);
+        assert_eq!(names(&surplus(&old, 0, |revision| revision.revision < 4)), ["d"]);
         assert!(surplus(&old, 4, |_| false).is_empty() && surplus(&old, 10, |_| false).is_empty());
     }
 }

@@ -188,8 +188,11 @@ proptest! {
 fn pod_pinned_by_name_goes_to_that_node_or_nowhere() {
     let nodes = vec![
         node("a", json!({})),
-        node("b", json!({"spec": {"unschedulable": true,
-            "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}})),
+        node(
+            "b",
+            json!({"spec": {"unschedulable": true,
+            "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}}),
+        ),
         node("c", json!({})),
     ];
     let snapshot = cluster(nodes);

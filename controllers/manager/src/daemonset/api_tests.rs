@@ -53,7 +53,9 @@ async fn daemon_set_follows_nodes_and_rolls_out_and_back_by_its_revisions() {
     assert_eq!((&status["updatedNumberScheduled"], &status["observedGeneration"]), (&json!(2), &json!(1)));
 
     // The next template, one node after the other; then back to the first, which has its hash again.
-    let hash = |cluster: &Cluster| cluster.api.all("pods")[0]["metadata"]["labels"]["controller-revision-hash"].clone();
+    let hash = |cluster: &Cluster| {
+        cluster.api.all("pods")[0]["metadata"]["labels"]["controller-revision-hash"].clone()
+    };
     let first = hash(&cluster);
     for (image, revisions) in [("image:2", json!([1, 2])), ("image:1", json!([2, 3]))] {
         let body = json!({"spec": {"template": template(image)}});
@@ -66,8 +68,12 @@ async fn daemon_set_follows_nodes_and_rolls_out_and_back_by_its_revisions() {
             run_pinned_pods(&cluster).await;
         }
         assert_eq!(images(&cluster), [image, image]);
-        let mut numbers: Vec<_> =
-            cluster.api.all("controllerrevisions").iter().map(|one| one["revision"].as_i64().unwrap()).collect();
+        let mut numbers: Vec<_> = cluster
+            .api
+            .all("controllerrevisions")
+            .iter()
+            .map(|one| one["revision"].as_i64().unwrap())
+            .collect();
         numbers.sort_unstable();
         assert_eq!(json!(numbers), revisions);
     }

@@ -46,7 +46,8 @@ impl<'a> Placement<'a> {
         Self {
             node_name: pod.node_name.as_deref().unwrap_or_default(),
             node_selector: pod.node_selector.as_ref(),
-            required: affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref()),
+            required: affinity
+                .and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref()),
             tolerations: tolerations(pod),
         }
     }

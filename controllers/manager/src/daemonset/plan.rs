@@ -103,8 +103,10 @@ fn clear_ended<'a>(
                 plan.delete(&[pod]);
             }
             "Succeeded" => {
-                plan.reports
-                    .push(Report::Succeeded(format!("Found succeeded daemon pod {}, will try to delete it", full())));
+                plan.reports.push(Report::Succeeded(format!(
+                    "Found succeeded daemon pod {}, will try to delete it",
+                    full()
+                )));
                 plan.delete(&[pod]);
             }
             _ => running.push(pod),
@@ -113,9 +115,12 @@ fn clear_ended<'a>(
     (running, held)
 }
 
-/// Keeps one new pod and, as long as it is ready and the new one is not available yet, one old pod.
+/// Keeps one new pod and, as long as it is ready and the new one is not available yet, one old pod. Of several of a kind,
+/// one that is available stays, or a second change of the template would leave the node without.
 fn clear_surge(view: &View<'_>, running: &[&Arc<Pod>], plan: &mut Plan) {
-    let (new, old): (Vec<_>, Vec<_>) = running.iter().copied().partition(|pod| view.current.has_hash(pod));
+    let mut running = running.to_vec();
+    running.sort_by_key(|pod| (!view.is_available(pod), !is_ready(pod)));
+    let (new, old): (Vec<_>, Vec<_>) = running.into_iter().partition(|pod| view.current.has_hash(pod));
     plan.delete(new.get(1..).unwrap_or_default());
     plan.delete(old.get(1..).unwrap_or_default());
     if let (Some(new), Some(old)) = (new.first(), old.first())

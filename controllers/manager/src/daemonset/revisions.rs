@@ -14,10 +14,16 @@ use crate::meta::name;
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Create(Box<ControllerRevision>),
-    Update { old: Arc<ControllerRevision>, new: Box<ControllerRevision> },
+    Update {
+        old: Arc<ControllerRevision>,
+        new: Box<ControllerRevision>,
+    },
     Delete(Arc<ControllerRevision>),
     /// Gives a pod the hash of the revision that is kept of several equal ones.
-    Relabel { pod: Arc<Pod>, hash: String },
+    Relabel {
+        pod: Arc<Pod>,
+        hash: String,
+    },
 }
 
 /// The history of a DaemonSet.
@@ -47,7 +53,7 @@ pub(super) fn history(
     let (mut current, old): (Vec<_>, Vec<_>) =
         revisions.into_iter().partition(|revision| history::holds(revision, &data));
     let number = history::next_number(&old);
-    current.sort_by_key(|revision| history::number(revision));
+    current.sort_by_key(|revision| revision.revision);
     let Some(kept) = current.pop() else {
         let labels = template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
@@ -56,9 +62,9 @@ pub(super) fn history(
     };
     let hash = hash_of(&kept.metadata).unwrap_or_default().to_owned();
     let mut actions = merged(&hash, current, pods);
-    if history::number(&kept) < number {
+    if kept.revision < number {
         let mut new = ControllerRevision::clone(&kept);
-        new.revision = Some(number);
+        new.revision = number;
         actions.push(Action::Update { old: kept, new: Box::new(new) });
     }
     if actions.is_empty() { History::Right { hash, old } } else { History::Mend(actions) }

@@ -46,7 +46,9 @@ fn replace(view: &View<'_>, max_unavailable: usize) -> Plan {
     for pods in view.pods.values() {
         match pair(view, pods) {
             Some(Pair { new: Some(new), old: None }) if view.is_available(new) => {}
-            Some(Pair { new: None, old: Some(old) }) if view.is_available(old) => candidates.push(Arc::clone(old)),
+            Some(Pair { new: None, old: Some(old) }) if view.is_available(old) => {
+                candidates.push(Arc::clone(old))
+            }
             Some(Pair { new: None, old: Some(old) }) => {
                 plan.delete.push(Arc::clone(old));
                 unavailable += 1;

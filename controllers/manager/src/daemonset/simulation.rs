@@ -145,7 +145,9 @@ impl World {
 
     /// Deletes a pod as the server does: one that is bound stays until its kubelet has stopped it.
     fn delete(&mut self, pod: &Pod) -> bool {
-        let Some(live) = self.pods.get(name(&pod.metadata)).filter(|live| live.metadata.uid == pod.metadata.uid) else {
+        let Some(live) =
+            self.pods.get(name(&pod.metadata)).filter(|live| live.metadata.uid == pod.metadata.uid)
+        else {
             return false;
         };
         let mut live = live.clone();
@@ -253,7 +255,8 @@ impl World {
 
     /// Returns the pods for a node that neither have ended nor are being deleted.
     fn live(&self, node: &str) -> impl Iterator<Item = &Pod> {
-        let live = move |pod: &&Pod| !is_deleted(&pod.metadata) && !is_finished(pod) && target(pod) == Some(node);
+        let live =
+            move |pod: &&Pod| !is_deleted(&pod.metadata) && !is_finished(pod) && target(pod) == Some(node);
         self.pods.values().filter(live)
     }
 
@@ -370,7 +373,11 @@ impl World {
                 assert!(pods.is_empty(), "seed {}: pods on {node}", self.seed);
             }
         }
-        assert!(self.pods.values().all(|pod| self.nodes.contains_key(target(pod).unwrap())), "seed {}", self.seed);
+        assert!(
+            self.pods.values().all(|pod| self.nodes.contains_key(target(pod).unwrap())),
+            "seed {}",
+            self.seed
+        );
         let nodes: Vec<_> = self.nodes.values().cloned().map(Arc::new).collect();
         let pods = self.cache.list();
         let status = status::status(&View::new(&self.set, &hash, &nodes, &pods, self.now()));

@@ -36,7 +36,8 @@ impl<'a> Current<'a> {
     /// template a new number.
     pub fn is_of(&self, pod: &Pod) -> bool {
         let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(GENERATION_LABEL));
-        let numbered = self.generation.is_some_and(|number| label.is_some_and(|label| *label == number.to_string()));
+        let numbered =
+            self.generation.is_some_and(|number| label.is_some_and(|label| *label == number.to_string()));
         numbered || self.has_hash(pod)
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{
-    ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus, DaemonSetUpdateStrategy, RollingUpdateDaemonSet,
+    ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus, DaemonSetUpdateStrategy,
+    RollingUpdateDaemonSet,
 };
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -14,11 +15,11 @@ use super::backoff::Backoff;
 use super::placement::{Fit, Placement, tolerations};
 use super::plan::{Plan, Report, plan};
 use super::revisions::{Action, History, history, surplus};
+use super::rolling;
 use super::status::{next_available, status};
 use super::template::{Current, new_pod, target};
 use super::view::View;
-use super::rolling;
-use crate::history::{HASH_LABEL, hash_of, holds, number, template_patch};
+use crate::history::{HASH_LABEL, hash_of, holds, template_patch};
 use crate::meta::{controller_reference, name};
 use crate::testing::{self, at, labels, meta, set_ready, time};
 
@@ -225,10 +226,13 @@ fn default_tolerations_replace_those_of_the_template_that_are_limited_in_time() 
 #[test]
 fn new_pod_is_pinned_owned_and_marked_and_keeps_the_preferred_affinity() {
     let mut set = daemon_set("ds");
-    template(&mut set, json!({"affinity": {"nodeAffinity": {
+    template(
+        &mut set,
+        json!({"affinity": {"nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]},
-        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}}}));
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}}}),
+    );
     set.metadata.annotations = Some(labels(&[("deprecated.daemonset.template.generation", "4")]));
     let pod = new_pod(&set, Current::new(&set, "h"), "n1");
     assert_eq!(pod.metadata.generate_name.as_deref(), Some("ds-"));
@@ -237,10 +241,13 @@ fn new_pod_is_pinned_owned_and_marked_and_keeps_the_preferred_affinity() {
     assert_eq!(pod.metadata.labels, Some(labels(&marks)));
     assert_eq!(target(&pod), Some("n1"));
     let affinity = serde_json::to_value(pod.spec.unwrap().affinity.unwrap().node_affinity.unwrap()).unwrap();
-    assert_eq!(affinity, json!({
+    assert_eq!(
+        affinity,
+        json!({
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]},
-        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}));
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]})
+    );
 }
 
 #[test]
@@ -319,7 +326,8 @@ fn terminating_pod_is_replaced_only_when_it_is_gone_unless_the_update_surges() {
 
 #[test]
 fn ended_pods_are_reported_and_deleted_and_failed_ones_after_their_backoff() {
-    let mut case = Case::new(2).with("f", "n1", "new", phase("Failed")).with("s", "n2", "new", phase("Succeeded"));
+    let mut case =
+        Case::new(2).with("f", "n1", "new", phase("Failed")).with("s", "n2", "new", phase("Succeeded"));
     let mut backoff = Backoff::default();
     let first = plan(&case.view(), &mut backoff);
     assert_eq!(summary(&first), (vec![], listed(["f", "s"])));
@@ -342,7 +350,8 @@ fn ended_pods_are_reported_and_deleted_and_failed_ones_after_their_backoff() {
 
 #[test]
 fn unbound_pods_of_missing_nodes_are_deleted() {
-    let case = Case::new(1).ready("a", "n1", "new").ready("bound", "gone", "new").with("b", "gone", "new", unbound);
+    let case =
+        Case::new(1).ready("a", "n1", "new").ready("bound", "gone", "new").with("b", "gone", "new", unbound);
     assert_eq!(case.planned(), (vec![], listed(["b"])));
 }
 
@@ -351,8 +360,14 @@ fn surge_keeps_a_ready_old_pod_until_the_new_one_is_available() {
     let unready = |case: Case| case.unready("new", "n1", "new").surging(1).planned().1;
     assert!(unready(Case::new(1).ready("old", "n1", "old")).is_empty());
     assert_eq!(unready(Case::new(1).unready("old", "n1", "old")), ["old"]);
-    let two = Case::new(1).ready("a", "n1", "old").ready("b", "n1", "old").ready("c", "n1", "new").ready("d", "n1", "new");
+    let two = Case::new(1)
+        .ready("a", "n1", "old")
+        .ready("b", "n1", "old")
+        .ready("c", "n1", "new")
+        .ready("d", "n1", "new");
     assert_eq!(two.surging(1).planned().1, ["a", "b", "d"]);
+    let changed_twice = Case::new(1).unready("a", "n1", "older").ready("b", "n1", "old");
+    assert_eq!(changed_twice.surging(1).planned().1, ["a"]);
     let waiting = |second| {
         let mut case = Case::new(1).ready("old", "n1", "old").ready("new", "n1", "new").surging(1);
         case.set.spec.as_mut().unwrap().min_ready_seconds = Some(15);
@@ -371,7 +386,11 @@ fn update_replaces_as_many_available_pods_as_may_be_missing() {
     let unavailable = |case: Case, bound| case.bounds(IntOrString::Int(0), bound).rolled();
     assert_eq!(unavailable(old(5), IntOrString::Int(3)), (vec![], listed(["p1", "p2", "p3"])));
     assert_eq!(unavailable(old(5), IntOrString::String("50%".to_owned())).1, ["p1", "p2", "p3"]);
-    assert_eq!(unavailable(old(5), IntOrString::Int(0)).1, ["p1"], "an update that may do nothing does a little");
+    assert_eq!(
+        unavailable(old(5), IntOrString::Int(0)).1,
+        ["p1"],
+        "an update that may do nothing does a little"
+    );
     let current = Case::new(2).ready("a", "n1", "new").ready("b", "n2", "new");
     assert_eq!(current.rolled(), (vec![], vec![]));
 }
@@ -397,7 +416,10 @@ fn update_replaces_unavailable_old_pods_at_once_and_saves_the_others() {
         .unready("b", "n2", "old")
         .unready("c", "n3", "old")
         .ready("healthy", "n4", "old");
-    assert_eq!(case.bounds(IntOrString::Int(0), IntOrString::Int(2)).rolled(), (vec![], listed(["a", "b", "c"])));
+    assert_eq!(
+        case.bounds(IntOrString::Int(0), IntOrString::Int(2)).rolled(),
+        (vec![], listed(["a", "b", "c"]))
+    );
 }
 
 #[test]
@@ -410,7 +432,10 @@ fn surge_creates_beside_old_pods_within_its_bound() {
     assert_eq!(unready.surging(1).rolled(), (listed(["n1", "n2", "n3"]), vec![]));
     let percent = old().bounds(IntOrString::String("50%".to_owned()), IntOrString::Int(0));
     assert_eq!(percent.view().bounds(), (2, 0));
-    assert_eq!(Case::new(0).bounds(IntOrString::String("50%".to_owned()), IntOrString::Int(0)).view().bounds(), (0, 1));
+    assert_eq!(
+        Case::new(0).bounds(IntOrString::String("50%".to_owned()), IntOrString::Int(0)).view().bounds(),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -464,7 +489,10 @@ fn status_counts_nodes_and_keeps_what_it_does_not_decide() {
     assert_eq!(status(&case.view()), expected);
     assert_eq!(next_available(&case.view()), Some(Duration::from_secs(10)));
     let none = status(&Case::new(0).view());
-    assert_eq!((none.desired_number_scheduled, none.number_available, none.number_unavailable), (0, None, None));
+    assert_eq!(
+        (none.desired_number_scheduled, none.number_available, none.number_unavailable),
+        (0, None, None)
+    );
 }
 
 fn revision(set: &DaemonSet, image: &str, name: &str, number: i64) -> Arc<ControllerRevision> {
@@ -483,18 +511,19 @@ fn first_template_becomes_revision_one_and_the_next_another() {
     let History::Mend(actions) = history(&set, vec![], &[]) else { panic!() };
     let [Action::Create(first)] = actions.as_slice() else { panic!("{actions:?}") };
     let template = &set.spec.as_ref().unwrap().template;
-    assert!(holds(first, &template_patch(template)) && number(first) == 1);
+    assert!(holds(first, &template_patch(template)) && first.revision == 1);
     let kept = history(&set, vec![Arc::new(ControllerRevision::clone(first))], &[]);
     let hash = hash_of(&first.metadata).unwrap().to_owned();
     assert_eq!(kept, History::Right { hash: hash.clone(), old: vec![] });
 
     let mut updated = set.clone();
     updated.spec.as_mut().unwrap().template = testing::template("image:2");
-    let History::Mend(actions) = history(&updated, vec![Arc::new(ControllerRevision::clone(first))], &[]) else {
+    let History::Mend(actions) = history(&updated, vec![Arc::new(ControllerRevision::clone(first))], &[])
+    else {
         panic!()
     };
     let [Action::Create(second)] = actions.as_slice() else { panic!("{actions:?}") };
-    assert_eq!(number(second), 2);
+    assert_eq!(second.revision, 2);
     assert_ne!(hash_of(&second.metadata), Some(hash.as_str()));
     updated.status = Some(DaemonSetStatus { collision_count: Some(1), ..DaemonSetStatus::default() });
     let History::Mend(renamed) = history(&updated, vec![], &[]) else { panic!() };
@@ -508,7 +537,7 @@ fn rollback_gives_the_old_revision_the_highest_number() {
     let revisions = vec![revision(&set, "image:1", "a", 1), revision(&set, "image:2", "b", 2)];
     let History::Mend(actions) = history(&set, revisions, &[]) else { panic!() };
     let [Action::Update { old, new }] = actions.as_slice() else { panic!("{actions:?}") };
-    assert_eq!((name(&old.metadata), number(old), number(new)), ("a", 1, 3));
+    assert_eq!((name(&old.metadata), old.revision, new.revision), ("a", 1, 3));
 }
 
 #[test]
@@ -541,8 +570,9 @@ fn revision_without_the_label_is_given_its_name() {
 fn old_revisions_above_the_limit_go_unless_pods_were_made_from_them() {
     let mut case = Case::new(1).ready("p", "n1", "a");
     case.set.spec.as_mut().unwrap().revision_history_limit = Some(1);
-    let old: Vec<_> =
-        [("a", 1), ("b", 2), ("c", 3)].map(|(name, number)| revision(&case.set, "image:0", name, number)).into();
+    let old: Vec<_> = [("a", 1), ("b", 2), ("c", 3)]
+        .map(|(name, number)| revision(&case.set, "image:0", name, number))
+        .into();
     let names = |surplus: Vec<Arc<ControllerRevision>>| -> Vec<String> {
         surplus.iter().map(|revision| name(&revision.metadata).to_owned()).collect()
     };

@@ -55,7 +55,9 @@ fn is_of_no_concern(change: &Change<Node>) -> bool {
 fn differs(set: &DaemonSet, change: &Change<Node>) -> bool {
     let placement = Placement::new(set);
     let (before, after) = match change {
-        Change::Applied { old, new } => (old.as_deref().map(|old| placement.fit(old)), Some(placement.fit(new))),
+        Change::Applied { old, new } => {
+            (old.as_deref().map(|old| placement.fit(old)), Some(placement.fit(new)))
+        }
         Change::Deleted(old) => (Some(placement.fit(old)), None),
     };
     before != after && [before, after] != [None, Some(Fit::default())]

@@ -93,7 +93,8 @@ impl<'a> View<'a> {
 
     fn bound(&self, total: usize, field: fn(&RollingUpdateDaemonSet) -> Option<&IntOrString>) -> usize {
         let strategy = self.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
-        let rolling = strategy.filter(|_| self.is_rolling()).and_then(|strategy| strategy.rolling_update.as_ref());
+        let rolling =
+            strategy.filter(|_| self.is_rolling()).and_then(|strategy| strategy.rolling_update.as_ref());
         let Some(value) = rolling.and_then(field) else { return 0 };
         let total = i32::try_from(total).unwrap_or(i32::MAX);
         usize::try_from(scaled(value, total, true)).unwrap_or(0)

@@ -108,7 +108,9 @@ impl DaemonSets {
     {
         let mut changes = Vec::new();
         // Adoption by a deleted DaemonSet would leave objects with a dead owner.
-        if !claims.adopt.is_empty() && self.live(key, set).await?.is_some_and(|live| !is_deleted(&live.metadata)) {
+        if !claims.adopt.is_empty()
+            && self.live(key, set).await?.is_some_and(|live| !is_deleted(&live.metadata))
+        {
             let adopted = |object: &Arc<K>| meta::with_owner(object.meta(), meta::controller_reference(set));
             changes.extend(claims.adopt.iter().map(|object| (object, adopted(object))));
         }
@@ -217,7 +219,7 @@ impl DaemonSets {
 fn is_awaited(existing: &ControllerRevision, key: &ObjectKey, wanted: &ControllerRevision) -> bool {
     let ours = controller_of(&existing.metadata)
         .is_none_or(|owner| owner.kind == "DaemonSet" && owner.name == key.name);
-    ours && holds(existing, &wanted.data.0)
+    ours && wanted.data.as_ref().is_some_and(|data| holds(existing, &data.0))
 }
 
 /// Returns options that delete an object only if it has this UID.

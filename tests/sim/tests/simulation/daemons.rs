@@ -64,7 +64,7 @@ async fn change_node(cluster: &Simulation, name: &str, spec: Value) -> Result<()
 async fn revisions(cluster: &Simulation) -> Result<Vec<i64>> {
     let api: Api<ControllerRevision> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let list = api.list(&Default::default()).await?;
-    let mut numbers: Vec<_> = list.items.iter().filter_map(|revision| revision.revision).collect();
+    let mut numbers: Vec<_> = list.items.iter().map(|revision| revision.revision).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
@@ -81,7 +81,8 @@ async fn follow_nodes(cluster: &mut Simulation) -> Result<()> {
     change_node(cluster, "node-2", json!({"unschedulable": true})).await?;
     let name = {
         let model = cluster.model();
-        let (name, _) = model.pods.iter().find(|(_, pod)| pod.node == "node-2").context("node-2 has a pod")?;
+        let (name, _) =
+            model.pods.iter().find(|(_, pod)| pod.node == "node-2").context("node-2 has a pod")?;
         name.rsplit('/').next().unwrap_or_default().to_owned()
     };
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
@@ -131,7 +132,10 @@ async fn life(cluster: &mut Simulation) -> Result<()> {
     cluster.rest(MINUTE).await?;
     let status = sets.get("agent").await?.status.context("a status")?;
     ensure!(status.number_available == Some(4) && status.number_misscheduled == 0, "{status:?}");
-    ensure!(status.updated_number_scheduled == Some(4) && status.observed_generation == Some(3), "{status:?}");
+    ensure!(
+        status.updated_number_scheduled == Some(4) && status.observed_generation == Some(3),
+        "{status:?}"
+    );
     sets.delete("agent", &DeleteParams::background()).await?;
     cluster.until("all pods are gone", MINUTE, |model| model.pods.is_empty()).await?;
     cluster.rest(MINUTE).await?;
