@@ -125,8 +125,8 @@ impl Reconcile for DaemonSets {
             self.recorder.warning(reference(set.as_ref()), "SelectingAll", message);
             return Ok(Outcome::Done);
         }
-        // Checked before the pods are listed: what has been seen by now cannot be missing in the list below. The arrival
-        // of what was written triggers a reconciliation; the time covers what never arrives.
+        // Checked before the pods are listed: what has been seen by now cannot be missing in the list below. The
+        // arrival of what was written triggers a reconciliation; the time covers what never arrives.
         if !self.written.is_shown(key, self.pods.cache(), self.revisions.cache()) {
             return Ok(Outcome::After(UNSEEN_WRITE));
         }

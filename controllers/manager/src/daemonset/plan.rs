@@ -115,8 +115,8 @@ fn clear_ended<'a>(
     (running, held)
 }
 
-/// Keeps one new pod and, as long as it is ready and the new one is not available yet, one old pod. Of several of a kind,
-/// one that is available stays, or a second change of the template would leave the node without.
+/// Keeps one new pod and, as long as it is ready and the new one is not available yet, one old pod. Of several of a
+/// kind, one that is available stays, or a second change of the template would leave the node without.
 fn clear_surge(view: &View<'_>, running: &[&Arc<Pod>], plan: &mut Plan) {
     let mut running = running.to_vec();
     running.sort_by_key(|pod| (!view.is_available(pod), !is_ready(pod)));

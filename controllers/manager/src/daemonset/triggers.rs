@@ -10,7 +10,8 @@ use super::placement::{Fit, Placement};
 use crate::index::Selectors;
 use crate::meta::{controller_key, controller_of, is_deleted};
 
-/// Enqueues the DaemonSet that controls a changed pod or revision, the one that did before, and those that may adopt it.
+/// Enqueues the DaemonSet that controls a changed pod or revision, the one that did before, and those that may
+/// adopt it.
 pub(super) fn follow<K>(cache: &Cache<K>, sets: &Selectors<DaemonSet>, queue: &WorkQueue<ObjectKey>)
 where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,

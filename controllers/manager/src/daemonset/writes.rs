@@ -137,7 +137,8 @@ impl DaemonSets {
         Ok(live.filter(|live| live.metadata.uid == set.metadata.uid))
     }
 
-    /// Carries out changes of the history, one after the other: pods are given another revision before theirs is deleted.
+    /// Carries out changes of the history, one after the other: pods are given another revision before theirs is
+    /// deleted.
     pub(super) async fn mend(&self, key: &ObjectKey, set: &DaemonSet, actions: Vec<Action>) -> Result<()> {
         let api = self.revisions_in(key);
         for action in actions {
