@@ -1,6 +1,9 @@
 //! All controllers with an in-memory API on paused time: tests that each is connected to its events and that
 //! what one writes triggers the next.
 
+mod replication;
+mod stateful;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,6 +20,7 @@ mod endpointslice;
 mod endpointslicemirroring;
 mod garbage;
 mod hash;
+mod history;
 mod index;
 #[cfg(test)]
 mod integration_tests;
@@ -28,6 +29,7 @@ mod loadbalancer;
 mod meta;
 mod namespaces;
 mod nodes;
+mod ownership;
 pub mod parsers;
 mod patch;
 mod podgc;
@@ -40,6 +42,7 @@ mod replicaset;
 mod seeded;
 mod serviceaccount;
 mod slices;
+mod statefulset;
 #[cfg(test)]
 mod testing;
 
@@ -108,6 +111,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     bootstrap::start(context, tasks);
     deployment::start(context, tasks);
     replicaset::start(context, tasks);
+    statefulset::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);

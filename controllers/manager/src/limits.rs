@@ -7,13 +7,16 @@ pub const WORKERS: usize = 16;
 /// Interval after which every object is reconciled again, regardless of events.
 pub const RESYNC: Duration = Duration::from_secs(600);
 
-/// Maximum number of pods that one reconciliation of a ReplicaSet creates or deletes.
+/// Maximum number of pods that one reconciliation of a workload creates or deletes.
 pub const POD_BURST: usize = 500;
 /// Time after which an expectation that the cache has not fulfilled is dropped.
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Delay before a Deployment is reconciled again if the cache does not show its ReplicaSets yet.
+/// Delay before a workload is reconciled again if a cache does not show yet what was written for it.
 pub const STALE: Duration = Duration::from_millis(20);
+
+/// Maximum number of names that are tried for a new ControllerRevision.
+pub const REVISION_NAMES: usize = 16;
 
 /// Maximum number of endpoints in one EndpointSlice.
 pub const ENDPOINTS_PER_SLICE: usize = 100;

@@ -21,19 +21,22 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 17] = [
+const KINDS: [(&str, &str, &str, bool); 20] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
     ("v1", "configmaps", "ConfigMap", true),
     ("v1", "secrets", "Secret", true),
     ("v1", "serviceaccounts", "ServiceAccount", true),
+    ("v1", "replicationcontrollers", "ReplicationController", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
     ("v1", "persistentvolumes", "PersistentVolume", false),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
+    ("apps/v1", "statefulsets", "StatefulSet", true),
+    ("apps/v1", "controllerrevisions", "ControllerRevision", true),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),
     ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
