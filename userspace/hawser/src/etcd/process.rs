@@ -230,6 +230,10 @@ async fn stop_in(dir: &Path) -> Result<()> {
     let Some(pid) = recorded(dir).await? else { return Ok(()) };
     // Stands for this process and no other, whoever gets its number later.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    // Its number may have become another's before.
+    if self::pid(dir) != Some(pid) {
+        return Ok(());
+    }
     for signal in [Signal::TERM, Signal::KILL] {
         // It may have ended by itself.
         let _ = pidfd_send_signal(&process, signal);
