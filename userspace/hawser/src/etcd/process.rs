@@ -324,7 +324,7 @@ mod tests {
         let etcd = member(dir.path());
         // It has the number and the command line of one that ended.
         let mut other = std::process::Command::new("sh");
-        other.args(["-c", "sleep 600; true", "--config-file"]).arg(config_file(&etcd.dir));
+        other.args(["-c", "read line", "--config-file"]).arg(config_file(&etcd.dir)).stdin(Stdio::piped());
         let mut other = Ends(other.spawn().unwrap());
         fs::write(pid_file(&etcd.dir), other.0.id().to_string()).unwrap();
         drop(take_lock(&etcd.dir).unwrap());
