@@ -27,6 +27,10 @@ pub const ENDPOINTS_ADDRESSES: usize = 1000;
 pub const ENDPOINTS_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of addresses of one subset of an Endpoints object that are mirrored to an EndpointSlice.
 pub const MIRRORED_ADDRESSES: usize = 1000;
+/// Maximum number of pairs of an address and a port in an Endpoints object that is mirrored.
+pub const MIRRORED_PAIRS: usize = 100_000;
+/// Maximum number of EndpointSlices that mirror an Endpoints object, each with its labels and annotations.
+pub const MIRRORED_SLICES: usize = 100;
 
 /// Time without a heartbeat after which a node becomes `Unknown`.
 pub const NODE_GRACE: Duration = Duration::from_secs(40);
