@@ -43,6 +43,7 @@ mod serviceaccount;
 mod slices;
 #[cfg(test)]
 mod testing;
+mod ttlafterfinished;
 
 use std::sync::Arc;
 
@@ -100,6 +101,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     deployment::start(context, tasks);
     replicaset::start(context, tasks);
     job::start(context, tasks);
+    ttlafterfinished::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);
