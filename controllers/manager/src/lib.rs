@@ -13,6 +13,7 @@ mod bootstrap;
 mod certificates;
 mod config;
 mod context;
+mod cronjob;
 mod deployment;
 mod discovery;
 mod endpoints;
@@ -102,6 +103,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     replicaset::start(context, tasks);
     job::start(context, tasks);
     ttlafterfinished::start(context, tasks);
+    cronjob::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);
