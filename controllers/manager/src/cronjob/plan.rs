@@ -105,7 +105,7 @@ pub(super) fn missing(status: &CronJobStatus, jobs: &[Arc<Job>]) -> Vec<ObjectRe
     active.filter(|job| job.uid.as_deref().is_none_or(|uid| !known.contains(uid))).cloned().collect()
 }
 
-/// What is due.
+/// The decision about a CronJob.
 #[derive(Debug, PartialEq)]
 pub(super) struct Decision {
     /// Time for which a Job has to be started.

@@ -41,13 +41,26 @@ fn reasons(decision: &Decision) -> Vec<&'static str> {
     decision.notes.iter().map(|note| note.reason).collect()
 }
 
+/// A specification, a status, the present time, the time of the Job that is started, and the reasons of events.
+type Row = (Value, Value, &'static str, Option<&'static str>, &'static [&'static str]);
+
+fn check(rows: impl IntoIterator<Item = Row>) {
+    for (spec, status, now, start, expected_reasons) in rows {
+        let found = decided(spec.clone(), status.clone(), now);
+        let what = format!("{spec} {status} {now}");
+        assert_eq!(found.start, start.map(time), "{what}");
+        assert_eq!(reasons(&found), expected_reasons, "{what}");
+        assert_eq!(found.replaces, spec["concurrencyPolicy"] == "Replace", "{what}");
+    }
+}
+
 #[test]
 fn a_job_is_started_for_the_last_time_that_has_come() {
     let last = |text: &str| json!({"lastScheduleTime": Time(time(text))});
     let active =
         json!({"active": [{"name": "c-1", "uid": "u"}], "lastScheduleTime": Time(time("2027-01-15T09:00"))});
     let name_of_ten = format!("c-{}", time("2027-01-15T10:00").as_second() / 60);
-    for (spec, status, now, start, expected_reasons) in [
+    check([
         (json!({}), json!({}), "2027-01-15T08:59", None, &[][..]),
         (json!({}), json!({}), "2027-01-15T09:00", Some("2027-01-15T09:00"), &[]),
         (json!({}), last("2027-01-15T09:00"), "2027-01-15T09:30", None, &[]),
@@ -91,6 +104,17 @@ fn a_job_is_started_for_the_last_time_that_has_come() {
             &[],
         ),
         (json!({}), json!({"active": [{"name": name_of_ten, "uid": "u"}]}), "2027-01-15T10:00", None, &[]),
+    ]);
+    let mut deleted = cron(json!({}));
+    deleted.metadata.deletion_timestamp = testing::time(0);
+    let found = decide(&deleted, &deleted.spec, &CronJobStatus::default(), time("2027-01-15T09:00"));
+    assert_eq!((found.start, found.wake), (None, None));
+}
+
+#[test]
+fn schedules_and_time_zones_give_the_time_of_the_job() {
+    let last = |text: &str| json!({"lastScheduleTime": Time(time(text))});
+    check([
         (
             json!({"schedule": "0 8-16/4 * * 1-5"}),
             last("2027-01-14T16:00"),
@@ -122,17 +146,7 @@ fn a_job_is_started_for_the_last_time_that_has_come() {
             Some("2027-01-15T09:00"),
             &["UnsupportedSchedule"],
         ),
-    ] {
-        let found = decided(spec.clone(), status.clone(), now);
-        let what = format!("{spec} {status} {now}");
-        assert_eq!(found.start, start.map(time), "{what}");
-        assert_eq!(reasons(&found), expected_reasons, "{what}");
-        assert_eq!(found.replaces, spec["concurrencyPolicy"] == "Replace", "{what}");
-    }
-    let mut deleted = cron(json!({}));
-    deleted.metadata.deletion_timestamp = testing::time(0);
-    let found = decide(&deleted, &deleted.spec, &CronJobStatus::default(), time("2027-01-15T09:00"));
-    assert_eq!((found.start, found.wake), (None, None));
+    ]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) struct Account {
     pub status: JobStatus,
     /// Pods whose finalizer may be removed once the status is written.
     pub release: Vec<Arc<Pod>>,
-    /// Whether the Job was suspended (`true`) or resumed (`false`).
+    /// Set if the Job was suspended (`true`) or resumed (`false`).
     pub suspended: Option<bool>,
     /// Condition with which the Job ends once all its pods are counted.
     ending: Option<JobCondition>,
@@ -222,7 +222,7 @@ fn push(list: &mut Option<Vec<String>>, pod: &Pod) -> usize {
     1
 }
 
-/// How a pod that is released counts.
+/// The way in which a pod that is released counts.
 enum Fate {
     /// Not at all, or it has been listed or counted before.
     Settled,

@@ -61,7 +61,7 @@ pub(super) struct Indexes {
     pub replaced: BTreeMap<usize, Arc<Pod>>,
 }
 
-/// What to do, and what the status is computed from.
+/// The next actions, and the figures that the status is computed from.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub action: Action,

@@ -1,4 +1,4 @@
-//! What a Job does with its pods, by tables: the cases of Kubernetes' own tests.
+//! Tables of a Job and its pods: the cases of Kubernetes' own tests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

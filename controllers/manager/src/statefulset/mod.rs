@@ -102,7 +102,7 @@ struct StatefulSets {
     written: Written,
 }
 
-/// What was written for each set.
+/// The newest writes for each set.
 #[derive(Default)]
 struct Written {
     sets: Ledger<ObjectKey>,

@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Of an ordered set, the last pod goes when those after it are gone and those that stay are available.
+    /// Checks the order of an ordered set: the last pod goes when those after it are gone and those that stay are available.
     fn assert_last(&self, own: i64) {
         if !self.is_ordered() {
             return;
