@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
@@ -137,6 +138,18 @@ fn pairs_of(selector: &LabelSelector) -> Vec<(&String, &String)> {
     selector.match_labels.iter().flatten().collect()
 }
 
+impl Selects for ReplicationController {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        let selector = self.spec.as_ref()?.selector.as_ref()?;
+        (!selector.is_empty()).then(|| selector.iter().collect())
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| selects_map(selector, labels))
+    }
+}
+
 impl Selects for ReplicaSet {
     fn pairs(&self) -> Option<Vec<(&String, &String)>> {
         self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
@@ -154,6 +167,27 @@ impl Selects for Deployment {
 
     fn matches(&self, labels: Option<&Labels>) -> bool {
         self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Selects for StatefulSet {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Selects for Job {
+    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
+        self.spec.as_ref()?.selector.as_ref().map(pairs_of)
+    }
+
+    fn matches(&self, labels: Option<&Labels>) -> bool {
+        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| selects(selector, labels))
     }
 }
 
