@@ -120,7 +120,7 @@ fn schedules_and_time_zones_give_the_time_of_the_job() {
             last("2027-01-14T16:00"),
             "2027-01-18T09:00",
             Some("2027-01-18T08:00"),
-            &[],
+            &[][..],
         ),
         (
             json!({"schedule": "@every 7m"}),
