@@ -29,9 +29,6 @@ const BACKENDS: usize = 8;
 const FIRST_PORT: u16 = 9_000;
 /// Number of changes of the endpoints in each of the tests.
 const CHANGES: u32 = 4_000;
-/// Number of flows that clients may begin for each change, on average. Their remains have room in the table, however long
-/// the changes take: on a busy machine the clients would fill it, and flows in use would have to make room.
-const FLOWS_PER_CHANGE: u64 = 16;
 /// Number of times that another process takes over meanwhile.
 const RESTARTS: u32 = 10;
 
@@ -44,9 +41,6 @@ struct Ledger {
     /// Number of times that each has come back.
     returns: [AtomicU64; BACKENDS],
     exchanges: AtomicU64,
-    changes: AtomicU64,
-    /// Number of flows that clients have begun.
-    begun: AtomicU64,
     failures: AtomicU64,
     /// Exchanges with a backend that was gone all the while.
     stale: AtomicU64,
@@ -82,18 +76,6 @@ impl Ledger {
             }
         }
         self.exchanges.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Waits until another flow may begin. Returns `false` at the end.
-    fn may_begin(&self) -> bool {
-        let begun = self.begun.fetch_add(1, Ordering::SeqCst);
-        while begun >= FLOWS_PER_CHANGE * (self.changes.load(Ordering::SeqCst) + 1) {
-            if self.stopped() {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        !self.stopped()
     }
 
     fn stopped(&self) -> bool {
@@ -155,7 +137,7 @@ fn waiting() -> Duration {
 
 /// Opens a connection per exchange.
 fn short_connections(ledger: &Ledger, to: SocketAddr) {
-    while ledger.may_begin() {
+    while !ledger.stopped() {
         let before = ledger.before();
         let outcome = connect(to).and_then(|mut stream| {
             let index = ask(&mut stream)?;
@@ -189,7 +171,7 @@ fn long_connections(ledger: &Ledger, to: SocketAddr) {
 
 /// Opens a socket per exchange, without a peer of its own.
 fn datagrams(ledger: &Ledger, to: SocketAddr) {
-    while ledger.may_begin() {
+    while !ledger.stopped() {
         let before = ledger.before();
         let outcome = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
             socket.set_read_timeout(Some(waiting()))?;
@@ -256,7 +238,6 @@ fn churn(ledger: &Ledger, places: &[Backend; BACKENDS], mut kernel: Kernel, open
         }
         mask = next;
         ledger.gone.fetch_or(!mask & 0xff, Ordering::SeqCst);
-        ledger.changes.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -315,7 +296,7 @@ fn packets(xdp: XdpMode) {
             serve(address, index, Protocol::Udp);
         });
     }
-    // Twice the room that the remains of all flows take, so that nothing in use is evicted.
+    // Room for the remains of a few seconds of new connections, so that nothing in use is evicted.
     let limits = Limits { flows4: 1 << 18, ..node.config().limits };
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, limits, ..node.config() };
     let open = move || {
