@@ -14,13 +14,13 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::index::Owned;
-use crate::meta::{self, Claims, controller_of, controller_reference, name, namespace, uid};
+use crate::meta::{self, Claims, controller_of, controller_reference, name, namespace, only_this, uid};
 use crate::{hash, limits, patch};
 
 /// Label with the hash of a revision's data.
@@ -259,8 +259,7 @@ impl History {
         let mut results = Vec::new();
         for revision in revisions {
             let name = name(&revision.metadata);
-            let same = Preconditions { uid: revision.metadata.uid.clone(), resource_version: None };
-            let options = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+            let options = only_this(&revision.metadata, DeleteParams::default());
             let deleted = api.delete(name, &options).await;
             let deleted = deleted.attempt(|| format!("delete controller revision {name}")).map(drop);
             if !deleted.as_ref().is_err_and(Error::is_not_found) {

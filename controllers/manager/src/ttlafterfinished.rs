@@ -7,12 +7,12 @@ use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::job::finished;
-use crate::meta::is_deleted;
+use crate::meta::{is_deleted, only_this};
 use crate::pods::until;
 
 /// Starts the controller.
@@ -55,10 +55,7 @@ impl Reconcile for EndedJobs {
 }
 
 async fn delete(api: &Api<Job>, key: &ObjectKey, job: &Job) -> Result<()> {
-    let options = DeleteParams {
-        preconditions: Some(Preconditions { uid: job.metadata.uid.clone(), resource_version: None }),
-        ..DeleteParams::foreground()
-    };
+    let options = only_this(&job.metadata, DeleteParams::foreground());
     let deleted = api.delete(&key.name, &options).await;
     match deleted.attempt(|| format!("delete job {key}, which has ended long enough ago")) {
         Err(error) if !error.is_not_found() => Err(error),

@@ -7,19 +7,19 @@ mod tests;
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder, message};
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue, resync};
+use controllers_runtime::{Attempt, Ledger, Outcome, Reconcile, Result, WorkQueue, resync};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::Owned;
 use crate::limits::{RESYNC, STALE};
-use crate::meta::{controller_key, is_controlled_by, is_deleted, name, namespace, uid};
+use crate::meta::{controller_key, is_controlled_by, is_deleted, name, namespace, only_this, uid};
 use crate::patch;
 use plan::{Note, Since, beyond_history, decide, missing, new_job, normal, observe, remove_active, warning};
 
@@ -193,17 +193,14 @@ impl CronJobs {
             remove_active(status, uid(&job.metadata));
             return Ok(());
         }
-        let options = DeleteParams {
-            preconditions: Some(Preconditions { uid: job.metadata.uid.clone(), resource_version: None }),
-            ..DeleteParams::background()
-        };
+        let options = only_this(&job.metadata, DeleteParams::background());
         let name = name(&job.metadata);
         let deleted = self.api(cron).delete(name, &options).await;
         match deleted.attempt(|| format!("delete job {name}")) {
             Ok(_) => self.record(cron, [normal("SuccessfulDelete", format!("Deleted job {name}"))]),
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                self.record(cron, [warning("FailedDelete", format!("Deleted job: {}", cause(&error)))]);
+                self.record(cron, [warning("FailedDelete", format!("Deleted job: {}", error.api_message()))]);
                 return Err(error);
             }
         }
@@ -239,7 +236,7 @@ impl CronJobs {
             Err(error) => {
                 self.record(
                     cron,
-                    [warning("FailedCreate", format!("Error creating job: {}", cause(&error)))],
+                    [warning("FailedCreate", format!("Error creating job: {}", error.api_message()))],
                 );
                 return Err(error);
             }
@@ -249,13 +246,5 @@ impl CronJobs {
         status.active.get_or_insert_default().push(reference(&job));
         status.last_schedule_time = Some(Time(at));
         Ok(())
-    }
-}
-
-/// Returns the message of the API.
-fn cause(error: &Error) -> String {
-    match error {
-        Error::Api { cause, .. } => message(cause),
-        other => other.to_string(),
     }
 }

@@ -27,26 +27,11 @@ use crate::meta::{is_deleted, uid};
 use crate::pods::is_active;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
+use crate::testing::dice::Dice;
 use apiserver_meta::pods::{is_finished, phase};
 
 /// Finalizer that keeps a deleted pod until the fake kubelet has stopped it.
 const KUBELET: &str = "example.com/kubelet";
-
-/// Random numbers (SplitMix64) from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// One life of the controller.
 struct Life {
@@ -302,7 +287,7 @@ fn met_early(status: &JobStatus) -> bool {
 async fn world(seed: u64) -> World {
     let api = FakeApi::new();
     let client = api.client();
-    let mut world = World { api, client, ambient: ambient(), dice: Dice(seed), parallelism: 0 };
+    let mut world = World { api, client, ambient: ambient(), dice: Dice::new(seed), parallelism: 0 };
     world.create_job().await;
     world
 }

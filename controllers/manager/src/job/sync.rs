@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, ObjectKey, Recorder, message};
+use apiserver_client::{Cache, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::pods::is_ready;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use super::account::{Done, account};
@@ -24,7 +24,7 @@ use super::unseen::{Awaited, Unseen};
 use super::{condition, finished, is_foreign};
 use crate::index::Pods;
 use crate::limits::STALE;
-use crate::meta::{self, is_deleted, name, namespace, uid};
+use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
 use crate::patch;
 
 /// The controller of Jobs.
@@ -182,7 +182,7 @@ impl Jobs {
             match failed {
                 Some(error) if error.is_namespace_terminating() => return (done, Ok(())),
                 Some(error) => {
-                    let text = format!("Error creating: {}", cause(&error));
+                    let text = format!("Error creating: {}", error.api_message());
                     self.recorder.warning(reference(job), "FailedCreate", text);
                     return (done, Err(error));
                 }
@@ -216,7 +216,7 @@ impl Jobs {
                 Err(error) if error.is_not_found() => Ok(()),
                 Err(error) if error.is_conflict() => Err(error),
                 Err(error) => {
-                    let text = format!("Error deleting: {}", cause(&error));
+                    let text = format!("Error deleting: {}", error.api_message());
                     self.recorder.warning(reference(job), "FailedDelete", text);
                     Err(error)
                 }
@@ -326,18 +326,7 @@ async fn delete(api: &Api<Pod>, pod: &Pod, uncounted: bool) -> Result<()> {
         // Refused if the pod has changed since: it may have ended, and then it counts.
         patch::update(api, pod, &without_finalizer(pod)).await?;
     }
-    let options = DeleteParams {
-        preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-        ..DeleteParams::default()
-    };
+    let options = only_this(&pod.metadata, DeleteParams::default());
     let name = name(&pod.metadata);
     api.delete(name, &options).await.attempt(|| format!("delete pod {name}")).map(drop)
-}
-
-/// Returns the message of the API.
-fn cause(error: &Error) -> String {
-    match error {
-        Error::Api { cause, .. } => message(cause),
-        other => other.to_string(),
-    }
 }

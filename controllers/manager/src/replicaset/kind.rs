@@ -1,14 +1,12 @@
 //! The kinds whose objects keep a given number of pods of one template. ReplicationControllers are the older one; their
 //! status is that of a ReplicaSet without the number of terminating pods.
 
-use std::borrow::Cow;
 use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{
     PodTemplateSpec, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::Serialize;
@@ -33,8 +31,6 @@ pub(super) trait Replicated:
     /// Source of the events.
     const COMPONENT: &'static str;
 
-    /// Returns the selector of the pods; `None` if the object has no spec.
-    fn selector(&self) -> Option<Cow<'_, LabelSelector>>;
     fn replicas(&self) -> i32;
     fn min_ready_seconds(&self) -> i32;
     fn template(&self) -> Option<&PodTemplateSpec>;
@@ -46,10 +42,6 @@ pub(super) trait Replicated:
 impl Replicated for ReplicaSet {
     const QUEUE: &'static str = "replicaset";
     const COMPONENT: &'static str = "replicaset-controller";
-
-    fn selector(&self) -> Option<Cow<'_, LabelSelector>> {
-        self.spec.as_ref().map(|spec| Cow::Borrowed(&spec.selector))
-    }
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
@@ -75,11 +67,6 @@ impl Replicated for ReplicaSet {
 impl Replicated for ReplicationController {
     const QUEUE: &'static str = "replicationmanager";
     const COMPONENT: &'static str = "replication-controller";
-
-    fn selector(&self) -> Option<Cow<'_, LabelSelector>> {
-        let match_labels = self.spec.as_ref()?.selector.clone();
-        Some(Cow::Owned(LabelSelector { match_labels, match_expressions: None }))
-    }
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
@@ -152,7 +139,7 @@ mod tests {
             status: serde_json::from_value(status.clone()).unwrap(),
         };
         assert_eq!((controller.replicas(), controller.min_ready_seconds()), (4, 7));
-        assert_eq!(Replicated::selector(&controller).unwrap().into_owned(), selector());
+        assert_eq!(Selects::selector(&controller).unwrap().full().into_owned(), selector());
         assert_eq!(controller.template(), Some(&template("image:1")));
         let common = Replicated::status(&controller);
         assert_eq!(serde_json::to_value(&common).unwrap(), status);

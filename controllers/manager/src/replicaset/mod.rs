@@ -14,12 +14,12 @@ use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::index::{Owned, Pods, Selectors};
-use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, uid};
+use crate::index::{Owned, Pods, Selector, Selectors};
+use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, only_this, uid};
 use crate::{ownership, patch};
 use expectations::Expectations;
 use kind::Replicated;
@@ -105,7 +105,7 @@ impl<K: Replicated> Reconcile for ReplicaSets<K> {
             self.expectations.forget(key);
             return Ok(Outcome::Done);
         };
-        let Some(selector) = set.selector() else { return Ok(Outcome::Done) };
+        let Some(selector) = set.selector().map(Selector::full) else { return Ok(Outcome::Done) };
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below.
         let expectations_met = self.expectations.are_met(key);
         let candidates = self.pods.concerned(&key.namespace, uid(set.meta()), &selector);
@@ -196,10 +196,7 @@ impl<K: Replicated> ReplicaSets<K> {
         let api = self.pods_of(set);
         self.expectations.expect(key, 0, pods.iter().map(|pod| uid(&pod.metadata).to_owned()));
         let results = join_all(pods.iter().map(|pod| async {
-            let options = DeleteParams {
-                preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-                ..DeleteParams::default()
-            };
+            let options = only_this(&pod.metadata, DeleteParams::default());
             let name = name(&pod.metadata);
             let result = api.delete(name, &options).await.attempt(|| format!("delete pod {name}"));
             match result {

@@ -19,14 +19,16 @@ use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, Wo
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
 use crate::context::{Context, Tasks};
 use crate::history::{self, Choice, History};
 use crate::index::{Pods, Selectors};
-use crate::meta::{self, Claims, controller_key, controller_of, is_controlled_by, is_deleted, name, uid};
+use crate::meta::{
+    self, Claims, controller_key, controller_of, is_controlled_by, is_deleted, name, only_this, uid,
+};
 use crate::{limits, ownership, patch};
 use plan::{Input, Plan, Revision, Step, Task, next_available, plan};
 
@@ -295,8 +297,7 @@ impl StatefulSets {
                 }
             }
             Step::DeletePod(pod) => {
-                let same = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
-                let options = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+                let options = only_this(&pod.metadata, DeleteParams::default());
                 let deleted = self.api::<Pod>(key).delete(&task.pod, &options).await;
                 match deleted.attempt(|| format!("delete pod {}", task.pod)) {
                     Ok(answer) => answer.left().iter().for_each(|pod| self.written.pods.wrote(key, pod)),

@@ -14,6 +14,7 @@ use super::plan::{Input, Revision, Step, plan};
 use super::tests::{policies, set};
 use crate::history::{self, Choice};
 use crate::meta::{is_deleted, name, owners, uid};
+use crate::testing::dice::Dice;
 use crate::testing::{at, set_ready, template, time};
 
 const LIVES: u64 = 24;
@@ -21,23 +22,6 @@ const TURNS: usize = 150;
 /// Turns without faults after which everything must be as wanted.
 const CALM_TURNS: usize = 80;
 const HISTORY_LIMIT: i32 = 2;
-
-/// Repeatable random numbers (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-
-    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[usize::try_from(self.roll(items.len() as u64)).unwrap()].clone()
-    }
-}
 
 struct World {
     dice: Dice,
@@ -57,7 +41,7 @@ struct Interrupted;
 impl World {
     fn new(seed: u64) -> Self {
         let mut set = set(3);
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let spec = set.spec.as_mut().unwrap();
         spec.revision_history_limit = Some(HISTORY_LIMIT);
         spec.pod_management_policy = Some(dice.pick(&["OrderedReady", "Parallel"]).to_owned());
@@ -109,7 +93,7 @@ impl World {
     fn live(&mut self) {
         for _ in 0..TURNS {
             self.second += 1;
-            match self.dice.roll(4) {
+            match self.dice.below(4) {
                 0 => self.act_as_user(),
                 1 => self.act_as_kubelet(),
                 2 => self.collect_garbage(),
@@ -129,14 +113,14 @@ impl World {
 
     fn act_as_user(&mut self) {
         let name = self.any_pod();
-        let roll = self.dice.roll(8);
-        let (mut dice, spec) = (Dice(self.dice.roll(u64::MAX)), self.set.spec.as_mut().unwrap());
+        let roll = self.dice.below(8);
+        let (mut dice, spec) = (Dice::new(self.dice.below(u64::MAX)), self.set.spec.as_mut().unwrap());
         let rolling = |partition: i32, max: &serde_json::Value| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition, "maxUnavailable": max}});
         match roll {
             0 => spec.replicas = Some(dice.pick(&[0, 1, 2, 3, 5])),
             1 => spec.template = template(dice.pick(&["image:1", "image:2", "image:3", "image:4"])),
             2 => {
-                let strategy = match dice.roll(4) {
+                let strategy = match dice.below(4) {
                     0 => json!({"type": "OnDelete"}),
                     _ => rolling(
                         dice.pick(&[0, 1, 2]),
@@ -150,7 +134,7 @@ impl World {
                 let chosen = policies(dice.pick(&all), dice.pick(&all));
                 spec.persistent_volume_claim_retention_policy = serde_json::from_value(chosen).unwrap();
             }
-            4 => spec.ordinals = serde_json::from_value(json!({"start": dice.roll(3)})).unwrap(),
+            4 => spec.ordinals = serde_json::from_value(json!({"start": dice.below(3)})).unwrap(),
             5 => {
                 if let Some(name) = name {
                     self.delete_pod(&name);
@@ -177,7 +161,7 @@ impl World {
 
     fn act_as_kubelet(&mut self) {
         let Some(name) = self.any_pod() else { return };
-        let (second, roll) = (self.second, self.dice.roll(6));
+        let (second, roll) = (self.second, self.dice.below(6));
         let pod = self.pods.get_mut(&name).unwrap();
         let finished = matches!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Failed" | "Succeeded"));
         match roll {
@@ -241,7 +225,7 @@ impl World {
     }
 
     fn crash(&mut self) -> Result<(), Interrupted> {
-        if !self.calm && self.dice.roll(10) == 0 { Err(Interrupted) } else { Ok(()) }
+        if !self.calm && self.dice.below(10) == 0 { Err(Interrupted) } else { Ok(()) }
     }
 
     /// Does what the controller does, with the same decisions.
@@ -290,7 +274,7 @@ impl World {
         let mut plan = plan(&input);
         for tasks in &mut plan.phases {
             if plan.parallel {
-                let turns = usize::try_from(self.dice.roll(tasks.len() as u64)).unwrap();
+                let turns = usize::try_from(self.dice.below(tasks.len() as u64)).unwrap();
                 tasks.rotate_left(turns);
             }
             for step in tasks.iter().flat_map(|task| &task.steps) {
