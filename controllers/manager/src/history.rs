@@ -301,7 +301,7 @@ mod tests {
             revision.data = Some(RawExtension(json!({"spec": {"template": template}})));
             revision
         };
-        // As Kubernetes writes it.
+        // The encoding of Kubernetes.
         let other = json!({"$patch": "replace",
             "metadata": {"creationTimestamp": null, "labels": {"app": "test"}, "annotations": {}},
             "spec": {"containers": [{"name": "main", "image": "image:1", "resources": {}, "env": []}],
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(choose(&all, &two, None), Choice::Newest(Arc::clone(&all[1])));
         assert_eq!(choose(&all, &one, None), Choice::Renumber(Arc::clone(&all[0]), 3));
         assert_eq!(choose(&all, &image("image:3"), None), Choice::Create(3));
-        // Of equal ones, the newest is used.
+        // The newest of equal ones is used.
         let all = sorted(vec![revision("web-c", 4, &one), revision("web-a", 1, &one)]);
         assert_eq!(choose(&all, &one, None), Choice::Newest(Arc::clone(&all[1])));
     }

@@ -21,7 +21,6 @@ use crate::forward::{Follower, ForwardError, Landed, Question, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
 use crate::name::Name;
-use crate::plugins::Asked;
 use crate::query::{Query, Refusal};
 use crate::routes::{Route, Routes};
 use crate::waiting::{Place, Waiting};
@@ -438,16 +437,15 @@ fn follow(
         let below = name.below(&zone.settings().domain).unwrap_or_default();
         match zone.answer(query, below, at.map_or(QUESTION, Owner::At), answer) {
             Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
-            // Whoever may make an alias must not get at names by it that are kept from the client.
-            Found::Alias(target, _)
-                if let Some(code) = routes.chain(&target).and_then(|chain| {
-                    let (kind, class) = (query.kind, query.class);
-                    chain.refusal(&Asked { name: *target, kind, class, client })
-                }) =>
-            {
-                return Step::Done(code, 0, Source::Acl);
-            }
-            Found::Alias(target, position) if !is_ours(&target) => {
+            Found::Alias(target, position) => {
+                // A tenant's alias must not lead to names that `acl` keeps from the client.
+                if let Some(code) = routes.refusal(&target, query, client) {
+                    return Step::Done(code, 0, Source::Acl);
+                }
+                if is_ours(&target) {
+                    (name, at) = (*target, Some(position));
+                    continue;
+                }
                 let hosts = routes.hosts(&target);
                 let owner = Owner::At(position);
                 return match hosts.and_then(|all| all.answer(&target, query.kind, owner, answer)) {
@@ -455,7 +453,6 @@ fn follow(
                     None => Step::Forward(Some(target)),
                 };
             }
-            Found::Alias(target, position) => (name, at) = (*target, Some(position)),
         }
     }
     Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster)
