@@ -40,8 +40,8 @@ pub fn tools_dir() -> PathBuf {
 
 /// Returns a cargo command in the workspace, using the cargo that runs xtask.
 ///
-/// What `cargo run` says of the package xtask is not passed on: build scripts of dependencies watch some of these
-/// variables, and everything would be compiled again after a plain `cargo build`.
+/// Variables that `cargo run` sets for the package xtask are not passed on: build scripts of dependencies watch some of
+/// them, and everything would be compiled again after a plain `cargo build`.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

@@ -82,8 +82,9 @@ fn check_addresses(slice: &Value, old: Option<&Value>, node: &Value) -> Result<(
     let listens = |address: &IpAddr| own_addresses(node).any(|own| own == *address);
     let had: Vec<IpAddr> = old.into_iter().flat_map(endpoints).flat_map(addresses).collect();
     for endpoint in endpoints(slice) {
-        let out = endpoint["conditions"]["ready"] == false && endpoint["conditions"]["serving"] != true;
-        let ending = out || endpoint["conditions"]["terminating"] == true;
+        let conditions = &endpoint["conditions"];
+        let ending = conditions["ready"] == false
+            && (conditions["serving"] != true || conditions["terminating"] == true);
         let foreign =
             addresses(endpoint).find(|address| !(listens(address) || ending && had.contains(address)));
         if let Some(address) = foreign {
@@ -248,6 +249,7 @@ mod tests {
             (json!({"ready": false, "serving": true}), false),
             (json!({"ready": false, "serving": false}), true),
             (json!({"ready": false, "serving": true, "terminating": true}), true),
+            (json!({"ready": true, "terminating": true}), false),
         ] {
             for node in [&node, &Value::Null] {
                 let checked = check_addresses(&at("10.244.1.1", conditions.clone()), Some(&old), node);

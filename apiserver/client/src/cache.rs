@@ -237,14 +237,6 @@ impl<K> Default for Watched<K> {
     }
 }
 
-impl<K> Watched<K> {
-    /// Updates the indexes, then calls the handlers: work that a handler triggers finds the change in every index.
-    fn notify(&self, change: &Change<K>) {
-        self.indexes.apply(change);
-        self.handlers.iter().for_each(|handler| handler(change));
-    }
-}
-
 /// A read handle on the cached objects of a kind, or on a selection or a projection of them.
 pub struct Cache<K>(Arc<Shared<K>>);
 
@@ -339,12 +331,8 @@ impl<K: Projection> Cache<K> {
 
     fn put(&self, kept: K, version: u64) {
         let watched = lock(&self.0.watched);
-        let new = Arc::new(kept);
-        let old = self.write(|objects| objects.replace(Named(Arc::clone(&new)))).map(|old| old.0);
-        self.0.newest.fetch_max(version, AtomicOrdering::Release);
-        if !old.as_ref().is_some_and(|old| old.is_version_of(&new)) {
-            watched.notify(&Change::Applied { old, new });
-        }
+        let change = self.insert(&watched, kept);
+        self.publish(&watched, version, change);
     }
 
     /// Removes an object as the watch does; public for tests of code that uses a cache.
@@ -355,10 +343,39 @@ impl<K: Projection> Cache<K> {
     /// Removes an object whose deletion has this version.
     fn take(&self, key: &ObjectKey, version: u64) {
         let watched = lock(&self.0.watched);
-        let old = self.write(|objects| objects.take(key as &dyn Names));
+        let change = self.remove(&watched, key);
+        self.publish(&watched, version, change);
+    }
+
+    /// Stores an object and updates the indexes; returns the change, `None` for a version that is known.
+    fn insert(&self, watched: &Watched<K>, kept: K) -> Option<Change<K>> {
+        let new = Named(Arc::new(kept));
+        let change = self.write(|objects| {
+            let old = objects.get(&new).map(|old| Arc::clone(&old.0));
+            if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
+                return None;
+            }
+            let change = Change::Applied { old, new: Arc::clone(&new.0) };
+            objects.replace(new);
+            Some(change)
+        })?;
+        watched.indexes.apply(&change);
+        Some(change)
+    }
+
+    /// Removes an object and updates the indexes; returns the change, `None` if it was not there.
+    fn remove(&self, watched: &Watched<K>, key: &ObjectKey) -> Option<Change<K>> {
+        let change = Change::Deleted(self.write(|objects| objects.take(key as &dyn Names))?.0);
+        watched.indexes.apply(&change);
+        Some(change)
+    }
+
+    /// Shows a version, which the objects and all indexes have by now, and then calls the handlers: work that they
+    /// trigger finds the changes everywhere.
+    fn publish(&self, watched: &Watched<K>, version: u64, changes: impl IntoIterator<Item = Change<K>>) {
         self.0.newest.fetch_max(version, AtomicOrdering::Release);
-        if let Some(old) = old {
-            watched.notify(&Change::Deleted(old.0));
+        for change in changes {
+            watched.handlers.iter().for_each(|handler| handler(&change));
         }
     }
 
@@ -371,12 +388,12 @@ impl<K: Projection> Cache<K> {
             let gone = |object: &&Named<K>| !keep.contains(&object.names());
             self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
         };
-        for key in gone {
-            self.delete(&key);
-        }
-        for (kept, version) in listed {
-            self.put(kept, version);
-        }
+        let watched = lock(&self.0.watched);
+        let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0);
+        let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(&watched, key)).collect();
+        changes.extend(listed.into_iter().filter_map(|(kept, _)| self.insert(&watched, kept)));
+        self.publish(&watched, newest, changes);
+        drop(watched);
         self.0.synced.send_replace(true);
     }
 

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod ambient;
+pub mod cron;
 pub mod duration;
 mod error_chain;
 pub mod finalizers;

@@ -15,6 +15,9 @@ use crate::config::Config;
 use crate::index::{Owned, Pods, Services};
 use crate::limits;
 
+/// Source of events that do not belong to a single controller.
+const PROGRAM: &str = "kube-controller-manager";
+
 /// Shared by all controllers; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -34,6 +37,20 @@ pub(crate) struct Context {
 pub(crate) type Tasks = JoinSet<()>;
 
 impl Context {
+    /// Returns the dependencies, with the indexes of `informers`.
+    pub fn new(
+        config: Arc<Config>,
+        informers: Informers,
+        ambient: Ambient,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let client = informers.client().clone();
+        let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
+        let pods = Pods::new(informers.cache());
+        let (replica_sets, services) = (Owned::new(informers.cache()), Services::new(informers.cache()));
+        Self { client, informers, ambient, recorder, config, pods, replica_sets, services, shutdown }
+    }
+
     /// Runs `work` until shutdown.
     pub fn spawn(&self, tasks: &mut Tasks, work: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();

@@ -3,12 +3,14 @@
 //!
 //! Those by label return candidates only; the caller compares the whole selector with the object in the cache.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
@@ -111,59 +113,88 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
     }
 }
 
-/// An object that selects others by their labels.
-pub(crate) trait Selects {
-    /// Returns pairs that every selected object has as labels; `None` if the object selects none.
-    fn pairs(&self) -> Option<Vec<(&String, &String)>>;
+/// The selector of an object.
+#[derive(Clone, Copy)]
+pub(crate) enum Selector<'a> {
+    /// Pairs, as the older kinds have it.
+    Map(&'a Labels),
+    Full(&'a LabelSelector),
+}
+
+impl<'a> Selector<'a> {
+    /// Returns pairs that every selected object has as labels; `None` if none is selected.
+    fn pairs(self) -> Option<Vec<(&'a String, &'a String)>> {
+        match self {
+            Self::Map(labels) => (!labels.is_empty()).then(|| labels.iter().collect()),
+            Self::Full(selector) => Some(selector.match_labels.iter().flatten().collect()),
+        }
+    }
+
+    /// Returns it in the form of the newer kinds.
+    pub fn full(self) -> Cow<'a, LabelSelector> {
+        match self {
+            Self::Map(labels) => {
+                let match_labels = Some(labels.clone());
+                Cow::Owned(LabelSelector { match_labels, match_expressions: None })
+            }
+            Self::Full(selector) => Cow::Borrowed(selector),
+        }
+    }
 
     /// Returns `true` if an object with these labels is selected.
-    fn matches(&self, labels: Option<&Labels>) -> bool;
+    fn matches(self, labels: Option<&Labels>) -> bool {
+        match self {
+            Self::Map(selector) => selects_map(selector, labels),
+            Self::Full(selector) => selects(selector, labels),
+        }
+    }
+}
+
+/// An object that selects others by their labels.
+pub(crate) trait Selects {
+    /// Returns the selector; `None` if the object selects none.
+    fn selector(&self) -> Option<Selector<'_>>;
 }
 
 impl Selects for Service {
-    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
-        let selector = self.spec.as_ref()?.selector.as_ref()?;
-        (!selector.is_empty()).then(|| selector.iter().collect())
-    }
-
-    fn matches(&self, labels: Option<&Labels>) -> bool {
-        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        selector.is_some_and(|selector| selects_map(selector, labels))
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref()?.selector.as_ref().map(Selector::Map)
     }
 }
 
-/// Returns the pairs of a selector; those of one with expressions alone are empty.
-fn pairs_of(selector: &LabelSelector) -> Vec<(&String, &String)> {
-    selector.match_labels.iter().flatten().collect()
+impl Selects for ReplicationController {
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref()?.selector.as_ref().map(Selector::Map)
+    }
 }
 
 impl Selects for ReplicaSet {
-    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
-        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
-    }
-
-    fn matches(&self, labels: Option<&Labels>) -> bool {
-        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref().map(|spec| Selector::Full(&spec.selector))
     }
 }
 
 impl Selects for Deployment {
-    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
-        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref().map(|spec| Selector::Full(&spec.selector))
     }
+}
 
-    fn matches(&self, labels: Option<&Labels>) -> bool {
-        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+impl Selects for StatefulSet {
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref().map(|spec| Selector::Full(&spec.selector))
+    }
+}
+
+impl Selects for Job {
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref()?.selector.as_ref().map(Selector::Full)
     }
 }
 
 impl Selects for DaemonSet {
-    fn pairs(&self) -> Option<Vec<(&String, &String)>> {
-        self.spec.as_ref().map(|spec| pairs_of(&spec.selector))
-    }
-
-    fn matches(&self, labels: Option<&Labels>) -> bool {
-        self.spec.as_ref().is_some_and(|spec| selects(&spec.selector, labels))
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref().map(|spec| Selector::Full(&spec.selector))
     }
 }
 
@@ -219,14 +250,18 @@ impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
             pairs.filter_map(|pair| index.by_pair.get(&pair)).flatten().cloned().collect()
         };
         let keys = candidates.into_iter().map(|name| ObjectKey::new(space, &name));
-        keys.filter(|key| self.cache.get(key).is_some_and(|one| one.matches(meta.labels.as_ref()))).collect()
+        keys.filter(|key| {
+            let selects = |one: Arc<K>| Some(one.selector()?.matches(meta.labels.as_ref()));
+            self.cache.get(key).and_then(selects) == Some(true)
+        })
+        .collect()
     }
 }
 
 impl SelectorIndex {
     fn insert<K: Resource + Selects>(&mut self, object: &K) {
         let key = ObjectKey::of(object);
-        let Some(pairs) = object.pairs() else { return };
+        let Some(pairs) = object.selector().and_then(Selector::pairs) else { return };
         let pairs = pairs.into_iter().map(|label| pair(&key.namespace, label));
         let rarest = pairs.min_by_key(|pair| self.by_pair.get(pair).map_or(0, BTreeSet::len));
         let place = rarest.unwrap_or_else(|| pair(&key.namespace, (&String::new(), &String::new())));

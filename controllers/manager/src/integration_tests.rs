@@ -1,6 +1,10 @@
 //! All controllers with an in-memory API on paused time: tests that each is connected to its events and that
 //! what one writes triggers the next.
 
+mod daemons;
+mod replication;
+mod stateful;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +13,7 @@ use apiserver_client::Informers;
 use controllers_runtime::LeaderElection;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
@@ -25,9 +30,9 @@ use crate::testing::api::FakeApi;
 use crate::testing::{ambient, time};
 use crate::{Authority, Config, Signing, detached_signature};
 
-pub(crate) struct Cluster {
-    pub api: FakeApi,
-    pub client: Client,
+struct Cluster {
+    api: FakeApi,
+    client: Client,
     shutdown: CancellationToken,
 }
 
@@ -38,7 +43,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    pub async fn start() -> Self {
+    async fn start() -> Self {
         let api = FakeApi::new();
         let client = api.client();
         let shutdown = CancellationToken::new();
@@ -56,13 +61,13 @@ impl Cluster {
     }
 
     /// Returns the reasons of all events, with the component that each names as its source.
-    pub fn event_sources(&self) -> BTreeSet<(String, String)> {
+    fn event_sources(&self) -> BTreeSet<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let events = self.api.all("events");
         events.iter().map(|event| (text(&event["reason"]), text(&event["source"]["component"]))).collect()
     }
 
-    pub async fn create<K>(&self, namespace: &str, object: Value) -> K
+    async fn create<K>(&self, namespace: &str, object: Value) -> K
     where
         K: kube::Resource<DynamicType = ()>
             + serde::Serialize
@@ -77,11 +82,11 @@ impl Cluster {
     }
 
     /// Lets time pass, with everything that can happen in it.
-    pub async fn pass(&self, seconds: u64) {
+    async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
-    pub fn names(&self, plural: &str) -> Vec<String> {
+    fn names(&self, plural: &str) -> Vec<String> {
         self.api
             .all(plural)
             .iter()
@@ -114,6 +119,71 @@ impl Cluster {
     }
 }
 
+/// Lets all pods of the Jobs succeed.
+async fn succeed(cluster: &Cluster) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "ns");
+    for name in cluster.names("pods") {
+        let body = json!({"status": {"phase": "Succeeded"}});
+        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cron_job_starts_jobs_whose_pods_complete_them_and_the_job_is_deleted_in_time() {
+    let cluster = Cluster::start().await;
+    let labelled = |name: &str, restart: &str| {
+        let mut template = template("image:1");
+        template["metadata"]["labels"] = json!({"job": name});
+        template["spec"]["restartPolicy"] = json!(restart);
+        template
+    };
+    let job = json!({"metadata": {"name": "j"}, "spec": {"parallelism": 2, "completions": 3, "backoffLimit": 6,
+        "completionMode": "Indexed", "ttlSecondsAfterFinished": 20, "selector": {"matchLabels": {"job": "j"}},
+        "template": labelled("j", "Never")}});
+    cluster.create::<Job>("ns", job).await;
+    cluster.pass(2).await;
+    assert_eq!(cluster.api.all("jobs")[0]["status"]["active"], 2);
+    for _ in 0..2 {
+        succeed(&cluster).await;
+        cluster.pass(2).await;
+    }
+    let status = &cluster.api.all("jobs")[0]["status"];
+    assert_eq!((&status["succeeded"], &status["completedIndexes"]), (&json!(3), &json!("0-2")), "{status}");
+    assert_eq!(status["conditions"][1]["type"], "Complete", "{status}");
+    let pods = cluster.api.all("pods");
+    assert_eq!(pods.len(), 3);
+    assert!(pods.iter().all(|pod| pod["metadata"]["finalizers"] == json!([])), "{pods:?}");
+    cluster.pass(25).await;
+    assert!(
+        cluster.names("jobs").is_empty() && cluster.names("pods").is_empty(),
+        "the Job has ended long ago"
+    );
+
+    let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 6,
+        "selector": {"matchLabels": {"job": "c"}}, "template": labelled("c", "Never")});
+    let cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "* * * * *",
+        "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 1, "jobTemplate": {"spec": spec}}});
+    cluster.create::<CronJob>("ns", cron).await;
+    for _ in 0..3 {
+        cluster.pass(60).await;
+        succeed(&cluster).await;
+        cluster.pass(2).await;
+    }
+    let status = &cluster.api.all("cronjobs")[0]["status"];
+    assert!(status["active"].is_null() && status["lastSuccessfulTime"].is_string(), "{status}");
+    assert_eq!(cluster.names("jobs").len(), 1, "the history");
+    let sources = cluster.event_sources();
+    for (reason, source) in [
+        ("SuccessfulCreate", "job-controller"),
+        ("Completed", "job-controller"),
+        ("SuccessfulCreate", "cronjob-controller"),
+        ("SawCompletedJob", "cronjob-controller"),
+        ("SuccessfulDelete", "cronjob-controller"),
+    ] {
+        assert!(sources.contains(&(reason.to_owned(), source.to_owned())), "{reason}: {sources:?}");
+    }
+}
+
 /// An authority whose certificates live for an hour.
 fn signing() -> Signing {
     let key = KeyPair::generate().unwrap();
@@ -124,7 +194,7 @@ fn signing() -> Signing {
     Signing { authority, duration: Duration::from_secs(3600) }
 }
 
-pub(crate) fn template(image: &str) -> Value {
+fn template(image: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": image}]}})
 }
 

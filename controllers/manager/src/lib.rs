@@ -13,6 +13,7 @@ mod bootstrap;
 mod certificates;
 mod config;
 mod context;
+mod cronjob;
 mod daemonset;
 mod deployment;
 mod discovery;
@@ -25,11 +26,13 @@ mod history;
 mod index;
 #[cfg(test)]
 mod integration_tests;
+mod job;
 pub mod limits;
 mod loadbalancer;
 mod meta;
 mod namespaces;
 mod nodes;
+mod ownership;
 pub mod parsers;
 mod patch;
 mod podgc;
@@ -44,12 +47,14 @@ mod scaled;
 mod seeded;
 mod serviceaccount;
 mod slices;
+mod statefulset;
 #[cfg(test)]
 mod testing;
+mod ttlafterfinished;
 
 use std::sync::Arc;
 
-use apiserver_client::{Informers, Recorder};
+use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
@@ -61,9 +66,6 @@ pub use bootstrap::detached_signature;
 pub use config::Config;
 
 use context::{Context, Tasks};
-
-/// Source of events that do not belong to a single controller.
-const PROGRAM: &str = "kube-controller-manager";
 
 /// Runs all controllers until `shutdown`, after winning the leader election if one is configured. `informers`
 /// may be shared with other components; their token should not outlive `shutdown`.
@@ -86,14 +88,7 @@ pub async fn run(
 }
 
 async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
-    let client = informers.client().clone();
-    let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
-    let pods = index::Pods::new(informers.cache());
-    let (replica_sets, services) =
-        (index::Owned::new(informers.cache()), index::Services::new(informers.cache()));
-    let config = Arc::new(config);
-    let context =
-        Context { client, informers, ambient, recorder, config, pods, replica_sets, services, shutdown };
+    let context = Context::new(Arc::new(config), informers, ambient, shutdown);
     let mut tasks = Tasks::new();
     start_all(&context, &mut tasks);
     info!("controllers started");
@@ -113,6 +108,10 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     deployment::start(context, tasks);
     replicaset::start(context, tasks);
     daemonset::start(context, tasks);
+    statefulset::start(context, tasks);
+    job::start(context, tasks);
+    ttlafterfinished::start(context, tasks);
+    cronjob::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);

@@ -7,7 +7,7 @@ pub const WORKERS: usize = 16;
 /// Interval after which every object is reconciled again, regardless of events.
 pub const RESYNC: Duration = Duration::from_secs(600);
 
-/// Maximum number of pods that one reconciliation of a ReplicaSet creates or deletes.
+/// Maximum number of pods that one reconciliation of a workload creates or deletes.
 pub const POD_BURST: usize = 500;
 /// Time after which an expectation that the cache has not fulfilled is dropped.
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -17,11 +17,28 @@ pub const DAEMON_BURST: usize = 250;
 /// Least and greatest time between deletions of failed pods of a DaemonSet on one node.
 pub const FAILED_POD_BACKOFF: Duration = Duration::from_secs(1);
 pub const FAILED_POD_BACKOFF_MAX: Duration = Duration::from_secs(15 * 60);
-/// Number of old revisions that are kept of an object that does not say how many.
-pub const REVISION_HISTORY: i32 = 10;
 
-/// Delay before a Deployment is reconciled again if the cache does not show its ReplicaSets yet.
+/// Maximum number of pods that one reconciliation of a Job creates or deletes.
+pub const JOB_POD_BURST: usize = 500;
+/// Number of uids in `status.uncountedTerminatedPods` of a Job from which no further ones are added: about 20 KB.
+pub const JOB_UNCOUNTED: usize = 500;
+/// Delay before a failed pod of a Job is replaced; it doubles with each failure, up to the maximum.
+pub const JOB_BACKOFF_MIN: Duration = Duration::from_secs(10);
+/// Maximum delay before a failed pod of a Job is replaced.
+pub const JOB_BACKOFF_MAX: Duration = Duration::from_secs(600);
+/// Time for which changes of the pods of a Job are batched into one write of its status.
+pub const JOB_BATCH: Duration = Duration::from_millis(100);
+
+/// Number of missed starts of a CronJob above which it is warned of.
+pub const CRON_MISSED: i64 = 100;
+/// Delay after the time of a schedule, because clocks differ.
+pub const CRON_DELAY: Duration = Duration::from_millis(100);
+
+/// Delay before a workload is reconciled again if a cache does not show yet what was written for it.
 pub const STALE: Duration = Duration::from_millis(20);
+
+/// Maximum number of names that are tried for a new ControllerRevision.
+pub const REVISION_NAMES: usize = 16;
 
 /// Maximum number of endpoints in one EndpointSlice.
 pub const ENDPOINTS_PER_SLICE: usize = 100;
@@ -32,6 +49,10 @@ pub const ENDPOINTS_ADDRESSES: usize = 1000;
 pub const ENDPOINTS_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of addresses of one subset of an Endpoints object that are mirrored to an EndpointSlice.
 pub const MIRRORED_ADDRESSES: usize = 1000;
+/// Maximum number of pairs of an address and a port in an Endpoints object that is mirrored.
+pub const MIRRORED_PAIRS: usize = 100_000;
+/// Maximum number of EndpointSlices that mirror an Endpoints object, each with its labels and annotations.
+pub const MIRRORED_SLICES: usize = 100;
 
 /// Time without a heartbeat after which a node becomes `Unknown`.
 pub const NODE_GRACE: Duration = Duration::from_secs(40);

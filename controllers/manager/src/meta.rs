@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use apiserver_client::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
+use kube::api::{DeleteParams, Preconditions};
 use kube::core::{Selector, SelectorExt};
 
 /// Labels, annotations, or a map selector.
@@ -61,6 +62,13 @@ pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> 
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
+}
+
+/// Returns `params` for the object with this metadata alone: the server refuses (409) to delete another one that has got
+/// its name since.
+pub(crate) fn only_this(meta: &ObjectMeta, params: DeleteParams) -> DeleteParams {
+    let same = Preconditions { uid: meta.uid.clone(), resource_version: None };
+    DeleteParams { preconditions: Some(same), ..params }
 }
 
 /// Returns `true` if a label selector matches these labels. An invalid or empty selector matches nothing, so

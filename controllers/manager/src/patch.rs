@@ -92,15 +92,21 @@ pub(crate) async fn update_status<K>(api: &Api<K>, old: &K, new: &K) -> Result<b
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
 {
+    write_status(api, old, new).await.map(|written| written.is_some())
+}
+
+/// Writes the status of `new` over `old`; returns the object as written, `None` if nothing differed.
+pub(crate) async fn write_status<K>(api: &Api<K>, old: &K, new: &K) -> Result<Option<K>>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
     let Some(patch) = difference(&encoded(old, Part::Status), &encoded(new, Part::Status)) else {
-        return Ok(false);
+        return Ok(None);
     };
     let patch = versioned(old, patch);
     let name = old.name_any();
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .attempt(|| format!("update the status of {} {name}", K::kind(&())))?;
-    Ok(true)
+    let written = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    written.attempt(|| format!("update the status of {} {name}", K::kind(&()))).map(Some)
 }
 
 #[cfg(test)]

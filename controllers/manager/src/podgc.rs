@@ -7,14 +7,14 @@ use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Result};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::context::{Context, Tasks};
 use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
-use crate::meta::{is_deleted, name, namespace};
+use crate::meta::{is_deleted, name, namespace, only_this};
 use crate::nodes::put_disruption;
 use crate::patch;
 use crate::pods::node_name;
@@ -105,11 +105,8 @@ impl Collector {
             put_disruption(&mut new, "DeletionByPodGC", message, self.ambient.now());
             patch::update_status(&api, pod, &new).await?;
         }
-        let options = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-            ..DeleteParams::background()
-        };
+        let options = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
+        let options = only_this(&pod.metadata, options);
         match api.delete(name, &options).await.attempt(|| format!("delete pod {name}")) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use apiserver_client::{Cache, Index, IndexBy, ObjectKey};
 use controllers_runtime::{Attempt, Error, Ledger, Result, WorkQueue};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::Context;
-use crate::meta::{is_deleted, name, namespace};
+use crate::meta::{is_deleted, name, namespace, only_this};
 use crate::patch;
 
 /// Label with the name of a slice's Service.
@@ -111,8 +111,7 @@ impl Slices {
                 }
             }
             Action::Delete(slice) => {
-                let same = Preconditions { uid: slice.metadata.uid.clone(), resource_version: None };
-                let options = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+                let options = only_this(&slice.metadata, DeleteParams::default());
                 let name = name(&slice.metadata);
                 let deleted = api.delete(name, &options).await;
                 let deleted = deleted.attempt(|| format!("delete endpoint slice {name}"));

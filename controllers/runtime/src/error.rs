@@ -1,6 +1,6 @@
 //! The error of controllers: what was attempted, on which object, and why it failed.
 
-use apiserver_client::is_namespace_terminating;
+use apiserver_client::{is_namespace_terminating, message};
 
 /// Result of an attempt.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -59,6 +59,14 @@ impl Error {
     /// Returns `true` if the namespace is being deleted, so that nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_namespace_terminating(cause))
+    }
+
+    /// Returns the message of the API alone, as events show it.
+    pub fn api_message(&self) -> String {
+        match self {
+            Self::Api { cause, .. } => message(cause),
+            other => other.to_string(),
+        }
     }
 
     /// Combines the failures among `results` into one error; `Ok` if there are none.
@@ -121,6 +129,15 @@ mod tests {
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());
         assert!(refused(404, "NotFound").is_not_found());
+    }
+
+    /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.
+    #[test]
+    fn messages_for_events_have_the_words_of_the_api() {
+        let text = "pods \"web-\" is forbidden: exceeded quota";
+        let status = Status::failure(text, "Forbidden").with_code(403);
+        let error = Err::<(), _>(kube::Error::Api(status.boxed())).attempt(|| "create a pod".to_owned());
+        assert_eq!(error.unwrap_err().api_message(), text);
     }
 
     #[test]

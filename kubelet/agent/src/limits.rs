@@ -80,6 +80,8 @@ pub const NODE_LOG_STREAMS: usize = 8;
 pub const NODE_LOG_NAMES: usize = 10_000;
 /// Time after which a reader of a log of the node that takes nothing is left.
 pub const NODE_LOG_STALL: Duration = Duration::from_secs(60);
+/// Time after which a log of the node ends, so that slow readers do not keep the places for ever.
+pub const NODE_LOG_TIME: Duration = Duration::from_secs(15 * 60);
 /// Minimum time that remains for stopping a container after its preStop hook.
 pub const MIN_GRACE: Duration = Duration::from_secs(2);
 /// Deadline of a request to the API server.

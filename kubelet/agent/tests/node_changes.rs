@@ -37,7 +37,7 @@ async fn node_deleted_under_its_kubelet_comes_back_cordoned_and_with_its_taints(
     node.api.remove(NODES, "", "n1");
     let second = registered_again(&node.api, &first["metadata"]["uid"]).await;
     assert_eq!(second["spec"], json!({"unschedulable": true, "taints": [gpu]}));
-    // What is undone on the new object stays undone on the next.
+    // A cordon that is lifted on the new object does not come back on the next.
     node.api.change(NODES, "", "n1", |node| node["spec"] = json!({"unschedulable": false}));
     node.api.remove(NODES, "", "n1");
     assert_eq!(registered_again(&node.api, &second["metadata"]["uid"]).await["spec"], json!({}));

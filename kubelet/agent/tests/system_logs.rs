@@ -58,7 +58,7 @@ async fn logs_of_the_node_are_listed_and_read_by_the_api_server_alone() {
         assert_eq!(bench.get(kubelet.port, path, true).await, (code, text.to_owned()), "{path}");
         assert_eq!(bench.get(kubelet.port, path, false).await.0, 401, "{path}");
     }
-    // What a program logs is no page of the API server, through which it is read.
+    // Logs are read through the API server: a browser must not take them for one of its pages.
     let page = bench.open(kubelet.port, "/logs/page.html", true).await;
     assert_eq!(page.headers()["content-type"], "text/plain; charset=utf-8");
     assert_eq!(page.headers()["x-content-type-options"], "nosniff");

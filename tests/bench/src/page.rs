@@ -49,6 +49,7 @@ const TABLES: [(&str, &[&str]); 12] = [
             "egress_new_flows",
             "dns_queries",
             "peers",
+            "readiness",
         ],
     ),
     ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use apiserver_apply::{FieldManager, FieldSet, Managers, NeedsConversion, Versions};
 use apiserver_cel::rules::Rules;
 use apiserver_kinds::certificate::CertificateUser;
+use apiserver_meta::cron::Schedule;
 use apiserver_meta::{quantity, time};
 use apiserver_registry::definition;
 use apiserver_registry::definition::{Custom, Definition, JsonPath};
@@ -13,6 +14,8 @@ use apiserver_schema::protobuf;
 use apiserver_schema::schema::shape::{Builtin, Shape, Untyped};
 use apiserver_server::parsers;
 use apiserver_structural::{Pattern, Structural};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -156,7 +159,7 @@ pub fn request(bytes: &[u8]) {
 
 /// Input: a quantity, a time, a pattern with a text, and a JSON path with a value.
 pub fn texts(bytes: &[u8]) {
-    let [amount, moment, pattern, text, path, value] = parts::<6>(bytes);
+    let [amount, moment, pattern, text, path, value, schedule] = parts::<7>(bytes);
     if let Ok(quantity) = quantity::parse(&String::from_utf8_lossy(amount)) {
         let written = quantity.to_string();
         let again = quantity::parse(&written).unwrap_or_else(|_| panic!("{written}"));
@@ -171,6 +174,10 @@ pub fn texts(bytes: &[u8]) {
         let value: Value = serde_json::from_slice(value).unwrap_or_default();
         let found = path.find(&value).len();
         assert_eq!(path.first(&value).is_some(), found > 0);
+    }
+    if let Ok(schedule) = Schedule::parse(&String::from_utf8_lossy(schedule), &TimeZone::UTC) {
+        let first = schedule.next(Timestamp::UNIX_EPOCH);
+        assert!(first.and_then(|first| schedule.next(first)).is_none_or(|second| Some(second) > first));
     }
 }
 

@@ -296,8 +296,9 @@ fn packets(xdp: XdpMode) {
             serve(address, index, Protocol::Udp);
         });
     }
-    // Room for the remains of a few seconds of new connections, so that nothing in use is evicted.
-    let limits = Limits { flows4: 1 << 18, ..node.config().limits };
+    // Room for the remains of all new connections, so that nothing in use is evicted: on a quiet machine there are some
+    // 130,000 flows of two slots, and the more, the longer the changes take.
+    let limits = Limits { flows4: 1 << 20, ..node.config().limits };
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, limits, ..node.config() };
     let open = move || {
         let mut kernel = Kernel::open(config.clone()).unwrap();

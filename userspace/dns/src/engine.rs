@@ -152,7 +152,7 @@ impl Engine {
         let mut answer = Answer::begin(out, message, &query, limit, limits::DATAGRAM);
         answer.set_minimal(minimal);
         let zone = self.zone.load();
-        match self.step(&zone, routes, &query, &mut answer) {
+        match self.step(&zone, routes, (&query, origin.client), &mut answer) {
             Step::Done(code, flags, source) => {
                 let length = answer.finish(&query, code, flags);
                 let seen = Seen { request: message.len(), response: length, code, source };
@@ -164,7 +164,13 @@ impl Engine {
     }
 
     /// Answers from the cluster's names, or says that upstreams have to.
-    fn step(&self, zone: &Zone, routes: &Routes, query: &Query, answer: &mut Answer<'_>) -> Step {
+    fn step(
+        &self,
+        zone: &Zone,
+        routes: &Routes,
+        (query, client): (&Query, IpAddr),
+        answer: &mut Answer<'_>,
+    ) -> Step {
         let none = |code| Step::Done(code, 0, Source::None);
         if query.edns.is_some_and(|edns| edns.version > 0) {
             return none(wire::BAD_VERSION);
@@ -188,7 +194,7 @@ impl Engine {
             if !zone.is_complete() {
                 return unknown();
             }
-            return follow((zone, routes), query, answer, &is_ours);
+            return follow((zone, routes), (query, client), answer, &is_ours);
         }
         if let Some(apex) = routes.reverse_zone(&query.name) {
             if !zone.is_complete() {
@@ -368,7 +374,7 @@ impl Engine {
         }
         // The cluster's aliases stand before the upstream's records.
         let (zone, routes) = (self.zone.load(), self.routes.load());
-        self.step(&zone, &routes, query, &mut answer);
+        self.step(&zone, &routes, (query, work.origin.client), &mut answer);
         let counts = answer.answers();
         let length = answer.finish(query, reply.code, flags);
         match joined(&out[..length], counts, &reply.message) {
@@ -422,7 +428,7 @@ fn remember(cache: Option<&Cache>, question: &Question, asked: Result<Reply, For
 /// Answers from the cluster, through its aliases as far as they stay within.
 fn follow(
     (zone, routes): (&Zone, &Routes),
-    query: &Query,
+    (query, client): (&Query, IpAddr),
     answer: &mut Answer<'_>,
     is_ours: &dyn Fn(&Name) -> bool,
 ) -> Step {
@@ -431,7 +437,15 @@ fn follow(
         let below = name.below(&zone.settings().domain).unwrap_or_default();
         match zone.answer(query, below, at.map_or(QUESTION, Owner::At), answer) {
             Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
-            Found::Alias(target, position) if !is_ours(&target) => {
+            Found::Alias(target, position) => {
+                // A tenant's alias must not lead to names that `acl` keeps from the client.
+                if let Some(code) = routes.refusal(&target, query, client) {
+                    return Step::Done(code, 0, Source::Acl);
+                }
+                if is_ours(&target) {
+                    (name, at) = (*target, Some(position));
+                    continue;
+                }
                 let hosts = routes.hosts(&target);
                 let owner = Owner::At(position);
                 return match hosts.and_then(|all| all.answer(&target, query.kind, owner, answer)) {
@@ -439,7 +453,6 @@ fn follow(
                     None => Step::Forward(Some(target)),
                 };
             }
-            Found::Alias(target, position) => (name, at) = (*target, Some(position)),
         }
     }
     Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster)

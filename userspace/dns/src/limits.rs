@@ -89,7 +89,7 @@ pub const LINES: usize = 50_000;
 pub const IMPORTS: usize = 1_000;
 pub const IMPORTED_FILES: usize = 100;
 pub const IMPORT_DEPTH: usize = 8;
-/// Maximum number of lines `rewrite`, `template` and `acl` together, each, in one server block.
+/// Maximum number of lines of each of `rewrite`, `template` and `acl` in one server block.
 pub const RULES: usize = 1_000;
 /// Maximum number of regular expressions in one server block, of bytes of one, and of bytes of memory of its program and
 /// of the states that are remembered. The time to match a name is in proportion to the program.

@@ -14,7 +14,8 @@ use crate::hosts::Hosts;
 use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
-use crate::plugins::Chain;
+use crate::plugins::{Asked, Chain};
+use crate::query::Query;
 
 /// Names below a zone, with their upstreams.
 pub struct Route {
@@ -123,6 +124,12 @@ impl Routes {
         }
         let block = self.block(name)?;
         self.chains.iter().find(|(zones, _)| zones.contains(block)).map(|(_, chain)| chain)
+    }
+
+    /// Returns the code of the answer if `acl` keeps the client of a query from a name to which an alias leads.
+    pub fn refusal(&self, name: &Name, query: &Query, client: IpAddr) -> Option<u8> {
+        let asked = Asked { name: *name, kind: query.kind, class: query.class, client };
+        self.chain(name)?.refusal(&asked)
     }
 
     /// Returns the zone of the server block of a name: the longest one.

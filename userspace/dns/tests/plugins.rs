@@ -146,6 +146,25 @@ async fn clients_are_refused_filtered_and_dropped() {
 }
 
 #[tokio::test]
+async fn aliases_of_services_do_not_lead_to_names_that_are_kept_from_the_client() {
+    let upstream = Upstream::start(behaviour).await;
+    let corefile = format!(
+        "example.org {{\n acl {{\n  block net 127.0.0.2\n  filter net 127.0.0.3\n  drop net 127.0.0.4\n }}\n forward . {0}\n cache\n}}\n\
+         .:53 {{\n kubernetes cluster.local in-addr.arpa\n forward . {0}\n cache\n}}\n",
+        upstream.address
+    );
+    let server = Server::start(&corefile, 3);
+    let name = "out.shop.svc.cluster.local.";
+    // The answer for a client that is permitted is in the cache by then.
+    assert!(answers(&server.ask(name, RecordType::A).await).contains(&"A 192.0.2.9".to_owned()));
+    for (last, code) in [(2, ResponseCode::Refused), (3, ResponseCode::NoError), (4, ResponseCode::Refused)] {
+        let refused = server.ask_from(IpAddr::from([127, 0, 0, last]), name, RecordType::A).await;
+        assert_eq!(refused.metadata.response_code, code);
+        assert!(!answers(&refused).iter().any(|text| text.starts_with("A ")), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn short_names_are_looked_up_in_the_search_list_of_the_pod() {
     let (server, upstream) = start(" autopath @kubernetes").await;
     let mut zone = userspace_dns::cluster::Zone::new(userspace_dns::cluster::Settings {

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(to(None, true, Some(key)), Some(json!(TEXT)));
         assert_eq!(to(Some("of others"), true, Some(key)), Some(json!(TEXT)));
         assert_eq!(to(Some(TEXT), true, Some(key)), None);
-        // As long as the device has no key, that of an earlier process stays.
+        // The key of an earlier process stays until the device has one.
         assert_eq!(to(Some(TEXT), true, None), None);
         assert_eq!(to(Some(TEXT), false, None), Some(Value::Null));
         assert_eq!(to(None, false, None), None);

@@ -144,6 +144,15 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "READ,create,delete,patch core pods",
         ],
     ),
+    (
+        "replication-controller",
+        &[
+            "READ,patch,update core replicationcontrollers",
+            "update,patch core replicationcontrollers/status",
+            "patch,update core replicationcontrollers/finalizers",
+            "READ,create,delete,patch core pods",
+        ],
+    ),
     ("root-ca-cert-publisher", &["READ,create,patch,update core configmaps", "list,watch core namespaces"]),
     ("service-account-controller", &["READ,create core serviceaccounts", "list,watch core namespaces"]),
     (
@@ -162,6 +171,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "update,patch apps statefulsets/status",
             "patch,update apps statefulsets/finalizers",
             "READ,create,delete,update,patch core pods",
+            "patch,update core pods/finalizers",
             "READ,create,delete,update,patch apps controllerrevisions",
             "READ,create,patch,update,delete core persistentvolumeclaims",
         ],

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_asked_for_after_a_handler_was_added_is_updated_before_the_handler_runs() {
+    fn index_added_after_a_handler_is_updated_before_the_handler_runs() {
         let cache = Cache::<ConfigMap>::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (log, place) = (Arc::clone(&seen), Arc::new(Mutex::new(None::<Index<ConfigMap, ByData>>)));

@@ -79,6 +79,37 @@ fn a_second_list_deletes_missing_objects_and_ignores_unchanged_versions() {
     assert!(cache.has_synced());
 }
 
+#[test]
+fn newest_object_of_a_list_is_shown_when_all_are_stored_and_indexed() {
+    struct ByNamespace;
+    impl IndexBy<ConfigMap> for ByNamespace {
+        type Value = String;
+        fn values(object: &ConfigMap) -> Vec<String> {
+            object.metadata.namespace.clone().into_iter().collect()
+        }
+    }
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("gone", "3"));
+    let (index, view) = (cache.index::<ByNamespace>(), cache.clone());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    cache.on_change(move |_| {
+        lock(&log).push((view.has_seen(9), view.len(), index.count(&"ns".to_owned())));
+    });
+    lock(&seen).clear();
+    cache.replace(listing(vec![config_map("a", "9"), config_map("b", "8")]));
+    assert_eq!(*lock(&seen), [(true, 2, 2); 3], "one that is gone and two that came");
+}
+
+#[test]
+fn unchanged_objects_of_a_list_are_not_stored_again() {
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("a", "1"));
+    let before = cache.get(&ObjectKey::new("ns", "a")).unwrap();
+    cache.replace(listing(vec![config_map("a", "1")]));
+    assert!(Arc::ptr_eq(&before, &cache.get(&ObjectKey::new("ns", "a")).unwrap()));
+}
+
 /// A projection: the name, and the number of entries that the object has.
 struct Size(ObjectKey, usize);
 

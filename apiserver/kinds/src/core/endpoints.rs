@@ -94,20 +94,23 @@ const COLUMNS: Columns = Columns {
     headers: &[NAME, ("Endpoints", "string", 0, "Addresses and ports that are ready"), AGE],
     cells: |object, now| {
         let subsets = meta::list(object, "/subsets");
-        let mut list = Vec::new();
+        // Only those that are shown are made: an object may have many ports for each of many addresses.
+        let (mut list, mut total) = (Vec::new(), 0_usize);
         for subset in subsets {
             let (addresses, ports) = (meta::list(subset, "/addresses"), meta::list(subset, "/ports"));
-            let ips = || addresses.iter().map(|address| meta::text(address, "/ip"));
+            total = total.saturating_add(addresses.len().saturating_mul(ports.len().max(1)));
+            let ips = || addresses.iter().map(|address| meta::text(address, "/ip")).take(SHOWN);
             if ports.is_empty() {
                 list.extend(ips().map(str::to_owned));
             }
-            for port in ports {
+            for port in ports.iter().take(SHOWN) {
                 list.extend(ips().map(|ip| host_port(ip, port["port"].as_i64().unwrap_or(0))));
             }
+            list.truncate(SHOWN);
         }
         // If nothing is ready nothing is shown; only an object without subsets shows that it has none.
         let nothing = if subsets.is_empty() { NONE } else { "" };
-        vec![cells::name(object), json!(shortened(&list, nothing)), cells::age(object, now)]
+        vec![cells::name(object), json!(of_total(&list, total, nothing)), cells::age(object, now)]
     },
 };
 
@@ -116,7 +119,12 @@ fn host_port(ip: &str, port: i64) -> String {
 }
 
 pub(crate) fn shortened(list: &[String], empty: &str) -> String {
-    match list.len() {
+    of_total(list, list.len(), empty)
+}
+
+/// Returns the first texts of `total`, of which `list` may have only those that are shown.
+fn of_total(list: &[String], total: usize, empty: &str) -> String {
+    match total {
         0 => empty.to_owned(),
         n if n > SHOWN => format!("{} + {} more...", list[..SHOWN].join(","), n - SHOWN),
         _ => list.join(","),

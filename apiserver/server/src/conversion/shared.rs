@@ -250,7 +250,7 @@ struct Kept {
 
 struct KeptKind {
     /// Keeps the address from being that of another one.
-    _definition: Arc<Definition>,
+    definition: Arc<Definition>,
     /// The oldest first.
     order: VecDeque<Key>,
     bytes: usize,
@@ -267,7 +267,8 @@ impl Kept {
         if cost > most || self.texts.contains_key(key) {
             return;
         }
-        let new = || KeptKind { _definition: Arc::clone(definition), order: VecDeque::new(), bytes: 0 };
+        self.forget_replaced(definition, key.definition);
+        let new = || KeptKind { definition: Arc::clone(definition), order: VecDeque::new(), bytes: 0 };
         let kind = self.kinds.entry(key.definition).or_insert_with(new);
         kind.order.push_back(Key::clone(key));
         kind.bytes += cost;
@@ -280,6 +281,20 @@ impl Kept {
             let largest = self.kinds.iter().max_by_key(|(definition, kind)| (kind.bytes, **definition));
             let Some(largest) = largest.map(|(definition, _)| *definition) else { return };
             self.drop_oldest(largest);
+        }
+    }
+
+    /// Drops what was converted by earlier states of a definition.
+    fn forget_replaced(&mut self, definition: &Definition, address: usize) {
+        let replaced = self
+            .kinds
+            .iter()
+            .filter(|(other, kind)| **other != address && kind.definition.name == definition.name);
+        let replaced: Vec<usize> = replaced.map(|(other, _)| *other).collect();
+        for other in replaced {
+            while self.kinds.contains_key(&other) {
+                self.drop_oldest(other);
+            }
         }
     }
 

@@ -71,7 +71,8 @@ impl ConvertedWatch {
             let frame = state.next().await?;
             Some((frame.map(Frame::data), state))
         });
-        // What waits to be converted is charged already, and could never be sent if its client had to have room first.
+        // Events that wait to be converted are charged already: they could never be sent if their client had to have
+        // room for them first.
         parts.extensions.insert(Paced);
         Response::from_parts(parts, StreamBody::new(frames).boxed_unsync())
     }

@@ -7,11 +7,12 @@ use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 
 use super::token::Expiry;
 use crate::context::{Context, Tasks};
+use crate::meta::only_this;
 
 pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("token_cleaner");
@@ -47,13 +48,7 @@ impl Reconcile for Cleaner {
             Step::Wait(time) => Ok(Outcome::After(time)),
             Step::Delete => {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
-                let options = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        uid: secret.metadata.uid.clone(),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::default()
-                };
+                let options = only_this(&secret.metadata, DeleteParams::default());
                 let deleted = api.delete(&key.name, &options).await;
                 match deleted.attempt(|| format!("delete the expired bootstrap token {key}")) {
                     Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),

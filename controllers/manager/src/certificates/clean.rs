@@ -8,7 +8,7 @@ use controllers_runtime::{Attempt, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tracing::warn;
 use x509_parser::pem::Pem;
@@ -16,7 +16,7 @@ use x509_parser::pem::Pem;
 use super::{APPROVED, DENIED, FAILED, is_issued};
 use crate::context::{Context, Tasks};
 use crate::limits::CERTIFICATE_CLEAN_PERIOD;
-use crate::meta::name;
+use crate::meta::{name, only_this};
 
 /// Time for which requests are kept once they are issued, denied or failed.
 const DECIDED: Duration = Duration::from_secs(60 * 60);
@@ -62,10 +62,7 @@ impl Cleaner {
     async fn delete(&self, request: &CertificateSigningRequest) -> Result<()> {
         let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
         let name = name(&request.metadata);
-        let options = DeleteParams {
-            preconditions: Some(Preconditions { uid: request.metadata.uid.clone(), resource_version: None }),
-            ..DeleteParams::default()
-        };
+        let options = only_this(&request.metadata, DeleteParams::default());
         match api.delete(name, &options).await.attempt(|| format!("delete certificate request {name}")) {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
             _ => Ok(()),

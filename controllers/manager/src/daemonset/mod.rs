@@ -1,7 +1,5 @@
 //! The DaemonSet controller: one pod on each node that the template fits, replaced node by node when it changes.
 
-#[cfg(test)]
-mod api_tests;
 mod backoff;
 mod placement;
 mod plan;
@@ -31,13 +29,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::index::{Owned, Pods, Selectors};
+use crate::history::History;
+use crate::index::{Pods, Selectors};
 use crate::meta::{self, is_deleted, uid};
-use crate::patch;
 use crate::removals::Removals;
+use crate::{ownership, patch};
 use backoff::Backoff;
 use plan::{Plan, Report};
-use revisions::History;
+use template::HASH_LABEL;
 use view::View;
 
 /// Starts the controller.
@@ -45,13 +44,14 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("daemonset");
     let sets = context.informers.cache::<DaemonSet>();
     let nodes = context.informers.cache::<Node>();
-    let revisions = Owned::new(context.informers.cache::<ControllerRevision>());
+    let history = History::new(context, HASH_LABEL);
+    let revisions = history.cache().clone();
     let selectors = Selectors::new(sets.clone());
-    triggers::follow(context.pods.cache(), &selectors, &queue);
-    triggers::follow(revisions.cache(), &selectors, &queue);
+    ownership::follow(context.pods.cache(), &selectors, &queue);
+    ownership::follow(&revisions, &selectors, &queue);
     triggers::follow_nodes(&nodes, &sets, &queue);
     context.feed(tasks, &sets, &queue);
-    let (pods_cache, revisions_cache) = (context.pods.cache().clone(), revisions.cache().clone());
+    let pods = context.pods.cache().clone();
     let controller = DaemonSets {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
@@ -59,15 +59,15 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         sets: sets.clone(),
         nodes: nodes.clone(),
         pods: context.pods.clone(),
-        revisions,
+        history,
         written: Written::default(),
         backoffs: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move {
         sets.synced().await;
         nodes.synced().await;
-        pods_cache.synced().await;
-        revisions_cache.synced().await;
+        pods.synced().await;
+        revisions.synced().await;
     });
 }
 
@@ -78,31 +78,27 @@ struct DaemonSets {
     sets: Cache<DaemonSet>,
     nodes: Cache<Node>,
     pods: Pods,
-    revisions: Owned<ControllerRevision>,
+    history: History,
     written: Written,
     /// Back-off of the failed pods of each DaemonSet that has some.
     backoffs: Mutex<BTreeMap<ObjectKey, Backoff>>,
 }
 
-/// Own writes that the caches may not show yet.
+/// Own writes of pods that the cache may not show yet.
 #[derive(Default)]
 struct Written {
     pods: Ledger<ObjectKey>,
-    revisions: Ledger<ObjectKey>,
     removals: Removals,
 }
 
 impl Written {
-    /// Returns `true` if the caches show everything that was written for the DaemonSet.
-    fn is_shown(&self, key: &ObjectKey, pods: &Cache<Pod>, revisions: &Cache<ControllerRevision>) -> bool {
-        self.pods.is_shown(key, pods)
-            && self.revisions.is_shown(key, revisions)
-            && self.removals.are_shown(key, pods)
+    /// Returns `true` if the cache shows everything that was written for the DaemonSet.
+    fn is_shown(&self, key: &ObjectKey, pods: &Cache<Pod>) -> bool {
+        self.pods.is_shown(key, pods) && self.removals.are_shown(key, pods)
     }
 
     fn forget(&self, key: &ObjectKey) {
         self.pods.forget(key);
-        self.revisions.forget(key);
         self.removals.forget(key);
     }
 }
@@ -113,6 +109,7 @@ impl Reconcile for DaemonSets {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(set) = self.sets.get(key) else {
             self.written.forget(key);
+            self.history.forget(key);
             self.put_backoff(key, Backoff::default());
             return Ok(Outcome::Done);
         };
@@ -127,26 +124,25 @@ impl Reconcile for DaemonSets {
         }
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below. The
         // arrival of what was written triggers a reconciliation; the time covers what never arrives.
-        if !self.written.is_shown(key, self.pods.cache(), self.revisions.cache()) {
+        if !self.written.is_shown(key, self.pods.cache()) || !self.history.is_shown(key) {
             return Ok(Outcome::After(UNSEEN_WRITE));
         }
         let owner = uid(&set.metadata);
         let pods = self.pods.concerned(&key.namespace, owner, &spec.selector);
         let pods = meta::claim(&set.metadata, &spec.selector, pods);
-        let revisions = self.revisions.concerned(&key.namespace, owner, &spec.selector);
-        let revisions = meta::claim(&set.metadata, &spec.selector, revisions);
+        let revisions = self.history.claims(&set.metadata, &spec.selector);
         let claims_pods = !pods.adopt.is_empty() || !pods.release.is_empty();
-        if claims_pods || !revisions.adopt.is_empty() || !revisions.release.is_empty() {
-            self.claim(key, &set, pods, &self.written.pods).await?;
-            self.claim(key, &set, revisions, &self.written.revisions).await?;
+        if claims_pods || !revisions.adopt.is_empty() {
+            ownership::adopt_and_release(&self.client, set.as_ref(), pods).await?;
+            ownership::adopt_and_release(&self.client, set.as_ref(), revisions).await?;
             return Ok(Outcome::After(UNSEEN_WRITE));
         }
         match revisions::history(&set, revisions.owned, &pods.owned) {
-            History::Mend(actions) => {
+            revisions::History::Mend(actions) => {
                 self.mend(key, &set, actions).await?;
                 Ok(Outcome::After(UNSEEN_WRITE))
             }
-            History::Right { hash, old } => self.manage(key, &set, &hash, &old, &pods.owned).await,
+            revisions::History::Right { hash, old } => self.manage(key, &set, &hash, &old, &pods.owned).await,
         }
     }
 }
@@ -170,7 +166,7 @@ impl DaemonSets {
         }
         let mut done = self.execute(key, &view, &plan).await;
         if done.is_ok() {
-            done = self.truncate(key, &revisions::surplus(set, old, pods)).await;
+            done = self.history.delete(key, &revisions::surplus(set, old, pods)).await;
         }
         let mut new = set.clone();
         new.status = Some(status::status(&view));

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::history::{self, HASH_LABEL, hash_of};
-use crate::limits::REVISION_HISTORY;
+use super::template::{HASH_LABEL, hash_of};
+use crate::history;
 use crate::meta::name;
 
 /// A change of the history.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
-    Create(Box<ControllerRevision>),
+    /// Creates the revision of the current template, with this number.
+    Create(i64),
     Update {
         old: Arc<ControllerRevision>,
         new: Box<ControllerRevision>,
@@ -49,16 +50,11 @@ pub(super) fn history(
         return History::Mend(unlabelled);
     }
     let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
-    let data = history::template_patch(&template);
     let (mut current, old): (Vec<_>, Vec<_>) =
-        revisions.into_iter().partition(|revision| history::holds(revision, &data));
-    let number = history::next_number(&old);
-    current.sort_by_key(|revision| revision.revision);
+        history::sorted(revisions).into_iter().partition(|revision| history::restores(revision, &template));
+    let number = old.last().map_or(1, |newest| newest.revision.saturating_add(1));
     let Some(kept) = current.pop() else {
-        let labels = template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
-        let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-        let new = history::new_revision(set, labels, data, number, collisions);
-        return History::Mend(vec![Action::Create(Box::new(new))]);
+        return History::Mend(vec![Action::Create(number)]);
     };
     let hash = hash_of(&kept.metadata).unwrap_or_default().to_owned();
     let mut actions = merged(&hash, current, pods);
@@ -93,15 +89,18 @@ fn merged(hash: &str, equal: Vec<Arc<ControllerRevision>>, pods: &[Arc<Pod>]) ->
     actions
 }
 
-/// Returns the old revisions that the history has no place for. Those that pods were made from stay.
+/// Returns the old revisions, which are sorted, that the history has no place for. Those that pods were made from stay,
+/// and count.
 pub(super) fn surplus(
     set: &DaemonSet,
     old: &[Arc<ControllerRevision>],
     pods: &[Arc<Pod>],
 ) -> Vec<Arc<ControllerRevision>> {
-    let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(REVISION_HISTORY);
-    let live: BTreeSet<_> = pods.iter().filter_map(|pod| hash_of(&pod.metadata)).collect();
-    history::surplus(old, usize::try_from(limit).unwrap_or(0), |revision| {
-        hash_of(&revision.metadata).is_some_and(|hash| live.contains(hash))
-    })
+    let hashes: BTreeSet<_> = pods.iter().filter_map(|pod| hash_of(&pod.metadata)).collect();
+    let live = old.iter().filter(|one| hash_of(&one.metadata).is_some_and(|hash| hashes.contains(hash)));
+    let live: BTreeSet<_> = live.map(|one| name(&one.metadata)).collect();
+    let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
+    let places =
+        limit.map(|limit| limit.saturating_sub(i32::try_from(live.len()).unwrap_or(i32::MAX)).max(0));
+    history::surplus(old, &live, places)
 }

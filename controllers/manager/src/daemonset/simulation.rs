@@ -9,7 +9,7 @@ use apiserver_meta::ambient::Ambient;
 use apiserver_meta::pods::is_finished;
 use apiserver_meta::seeded;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::backoff::Backoff;
 use super::placement::{Fit, Placement};
 use super::plan::{Plan, plan};
-use super::template::{Current, new_pod, target};
+use super::template::{Current, HASH_LABEL, hash_of, new_pod, target};
 use super::tests::{daemon_set, roll, taint};
 use super::view::View;
 use super::{Written, rolling, status};
@@ -106,7 +106,9 @@ impl World {
     }
 
     fn hash(&self) -> String {
-        history::hash(&history::template_patch(&self.set.spec.as_ref().unwrap().template), None)
+        let template = &self.set.spec.as_ref().unwrap().template;
+        let revision = history::new_revision(&self.set, template, 1, 0, HASH_LABEL);
+        hash_of(&revision.metadata).unwrap().to_owned()
     }
 
     fn fit(&self, node: &str) -> Fit {
@@ -262,8 +264,7 @@ impl World {
 
     /// Reconciles as the controller does, on a view that may be out of date, and checks after each write.
     fn reconcile(&mut self) {
-        let revisions = Cache::<ControllerRevision>::default();
-        if !self.written.is_shown(&Self::key(), &self.cache, &revisions) {
+        if !self.written.is_shown(&Self::key(), &self.cache) {
             return;
         }
         let is_fresh = self.events.is_empty();
@@ -360,7 +361,7 @@ impl World {
             self.pods.values().map(|pod| ("server", pod)).chain(shown.iter().map(|pod| ("cache", &**pod)))
         {
             if target(pod) == Some(node) {
-                let hash = history::hash_of(&pod.metadata);
+                let hash = hash_of(&pod.metadata);
                 let bound = !node_name(pod).is_empty();
                 let gone = is_deleted(&pod.metadata);
                 let since = crate::pods::ready_since(pod).map(|since| since.duration_since(at(0)).as_secs());
@@ -395,7 +396,7 @@ impl World {
             if fit.run {
                 assert_eq!(pods.len(), 1, "seed {}: pods on {node}", self.seed);
                 assert!(self.has_available(node), "seed {}: {node} has no available pod", self.seed);
-                assert_eq!(history::hash_of(&pods[0].metadata), Some(hash.as_str()), "seed {}", self.seed);
+                assert_eq!(hash_of(&pods[0].metadata), Some(hash.as_str()), "seed {}", self.seed);
             } else if !fit.keep {
                 assert!(pods.is_empty(), "seed {}: pods on {node}", self.seed);
             }

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::placement::tolerations;
-use crate::history::{HASH_LABEL, hash_of};
 use crate::meta::{annotation, controller_reference, name};
 use crate::pods::node_name;
 
@@ -15,6 +14,8 @@ use crate::pods::node_name;
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Label of pods with the number of the template that they were made from.
 const GENERATION_LABEL: &str = "pod-template-generation";
+/// Label of a revision, and of the pods that were made from it.
+pub(super) const HASH_LABEL: &str = "controller-revision-hash";
 /// Field of a node that pins a pod to it.
 const NAME_FIELD: &str = "metadata.name";
 
@@ -44,6 +45,11 @@ impl<'a> Current<'a> {
     pub fn has_hash(&self, pod: &Pod) -> bool {
         hash_of(&pod.metadata) == Some(self.hash)
     }
+}
+
+/// Returns the value of the label [`HASH_LABEL`].
+pub(super) fn hash_of(meta: &ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get(HASH_LABEL).map(String::as_str)
 }
 
 /// Returns a pod for the given node. The scheduler binds it; the server completes its name.

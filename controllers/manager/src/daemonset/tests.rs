@@ -17,9 +17,9 @@ use super::plan::{Plan, Report, plan};
 use super::revisions::{Action, History, history, surplus};
 use super::rolling;
 use super::status::{next_available, status};
-use super::template::{Current, new_pod, target};
+use super::template::{Current, HASH_LABEL, hash_of, new_pod, target};
 use super::view::View;
-use crate::history::{HASH_LABEL, hash_of, holds, template_patch};
+use crate::history::new_revision;
 use crate::meta::{controller_reference, name};
 use crate::testing::{self, at, labels, meta, set_ready, time};
 
@@ -496,8 +496,7 @@ fn status_counts_nodes_and_keeps_what_it_does_not_decide() {
 }
 
 fn revision(set: &DaemonSet, image: &str, name: &str, number: i64) -> Arc<ControllerRevision> {
-    let data = template_patch(&testing::template(image));
-    let mut revision = crate::history::new_revision(set, labels(&[("app", "test")]), data, number, None);
+    let mut revision = new_revision(set, &testing::template(image), number, 0, HASH_LABEL);
     let given = revision.metadata.labels.take();
     revision.metadata = meta(name);
     revision.metadata.labels = given;
@@ -508,27 +507,14 @@ fn revision(set: &DaemonSet, image: &str, name: &str, number: i64) -> Arc<Contro
 #[test]
 fn first_template_becomes_revision_one_and_the_next_another() {
     let set = daemon_set("ds");
-    let History::Mend(actions) = history(&set, vec![], &[]) else { panic!() };
-    let [Action::Create(first)] = actions.as_slice() else { panic!("{actions:?}") };
-    let template = &set.spec.as_ref().unwrap().template;
-    assert!(holds(first, &template_patch(template)) && first.revision == 1);
-    let kept = history(&set, vec![Arc::new(ControllerRevision::clone(first))], &[]);
-    let hash = hash_of(&first.metadata).unwrap().to_owned();
-    assert_eq!(kept, History::Right { hash: hash.clone(), old: vec![] });
+    assert_eq!(history(&set, vec![], &[]), History::Mend(vec![Action::Create(1)]));
+    let first = revision(&set, "image:1", "a", 1);
+    let kept = history(&set, vec![Arc::clone(&first)], &[]);
+    assert_eq!(kept, History::Right { hash: "a".to_owned(), old: vec![] });
 
     let mut updated = set.clone();
     updated.spec.as_mut().unwrap().template = testing::template("image:2");
-    let History::Mend(actions) = history(&updated, vec![Arc::new(ControllerRevision::clone(first))], &[])
-    else {
-        panic!()
-    };
-    let [Action::Create(second)] = actions.as_slice() else { panic!("{actions:?}") };
-    assert_eq!(second.revision, 2);
-    assert_ne!(hash_of(&second.metadata), Some(hash.as_str()));
-    updated.status = Some(DaemonSetStatus { collision_count: Some(1), ..DaemonSetStatus::default() });
-    let History::Mend(renamed) = history(&updated, vec![], &[]) else { panic!() };
-    let [Action::Create(renamed)] = renamed.as_slice() else { panic!("{renamed:?}") };
-    assert_ne!(renamed.metadata.name, second.metadata.name);
+    assert_eq!(history(&updated, vec![first], &[]), History::Mend(vec![Action::Create(2)]));
 }
 
 #[test]

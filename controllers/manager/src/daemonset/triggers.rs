@@ -4,33 +4,8 @@ use apiserver_client::{Cache, Change, ObjectKey};
 use controllers_runtime::WorkQueue;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
-use kube::Resource;
 
 use super::placement::{Fit, Placement};
-use crate::index::Selectors;
-use crate::meta::{controller_key, controller_of, is_deleted};
-
-/// Enqueues the DaemonSet that controls a changed pod or revision, the one that did before, and those that may
-/// adopt it.
-pub(super) fn follow<K>(cache: &Cache<K>, sets: &Selectors<DaemonSet>, queue: &WorkQueue<ObjectKey>)
-where
-    K: Resource<DynamicType = ()> + Send + Sync + 'static,
-{
-    let (sets, queue) = (sets.clone(), queue.clone());
-    cache.on_change(move |change| {
-        let before = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
-        let object = change.object();
-        for version in before.into_iter().chain([object]) {
-            if let Some(key) = controller_key::<DaemonSet>(version.meta()) {
-                queue.add(key);
-            }
-        }
-        let is_gone = matches!(change, Change::Deleted(_)) || is_deleted(object.meta());
-        if !is_gone && controller_of(object.meta()).is_none() {
-            sets.selecting(object.as_ref()).into_iter().for_each(|key| queue.add(key));
-        }
-    });
-}
 
 /// Enqueues the DaemonSets for which a node has become another one than it was. Kubelets write the status of their
 /// nodes often, which changes nothing here.

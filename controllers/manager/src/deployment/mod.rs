@@ -23,8 +23,8 @@ use serde_json::json;
 
 use crate::context::{Context, Tasks};
 use crate::index::{Owned, Pods, Selectors};
-use crate::meta::{self, controller_key, is_controlled_by, is_deleted, name, namespace, uid};
-use crate::{limits, patch};
+use crate::meta::{self, controller_key, is_controlled_by, name, namespace, uid};
+use crate::{limits, ownership, patch};
 use plan::{Action, Input, plan};
 
 /// Starts the controller.
@@ -101,7 +101,8 @@ impl Reconcile for Deployments {
         let claims = meta::claim(&deployment.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changes of the ReplicaSets trigger the next reconciliation.
-            return self.claim_replica_sets(&deployment, claims).await.map(|()| Outcome::Done);
+            ownership::adopt_and_release(&self.client, deployment.as_ref(), claims).await?;
+            return Ok(Outcome::Done);
         }
         let pods: Vec<_> =
             claims.owned.iter().flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect();
@@ -120,31 +121,6 @@ impl Reconcile for Deployments {
 }
 
 impl Deployments {
-    /// Adopts and releases ReplicaSets whose labels or owners have changed.
-    async fn claim_replica_sets(
-        &self,
-        deployment: &Deployment,
-        claims: meta::Claims<Arc<ReplicaSet>>,
-    ) -> Result<()> {
-        let api = self.sets_of(deployment);
-        if !claims.adopt.is_empty() && !self.is_current(deployment).await? {
-            return Ok(());
-        }
-        for set in claims.adopt {
-            let mut new = ReplicaSet::clone(&set);
-            let owner = meta::controller_reference(deployment);
-            new.metadata.owner_references = Some(meta::with_owner(&set.metadata, owner));
-            patch::update(&api, set.as_ref(), &new).await?;
-        }
-        for set in claims.release {
-            let mut new = ReplicaSet::clone(&set);
-            let left = meta::without_owner(&set.metadata, uid(&deployment.metadata));
-            new.metadata.owner_references = Some(left);
-            patch::update(&api, set.as_ref(), &new).await?;
-        }
-        Ok(())
-    }
-
     /// Returns `true` if the cache shows the current sizes of the Deployment's ReplicaSets. A new ReplicaSet
     /// created while an old one has grown unnoticed would exceed the surge. Updates need no such check,
     /// because they are conditional on the revision.
@@ -158,16 +134,6 @@ impl Deployments {
                 .collect()
         };
         Ok(sizes(&mut live.items.iter()) == sizes(&mut sets.iter().map(AsRef::as_ref)))
-    }
-
-    /// Returns `true` if the server still has this Deployment and it is not being deleted. Adoption by a
-    /// deleted Deployment would leave ReplicaSets with a dead owner.
-    async fn is_current(&self, deployment: &Deployment) -> Result<bool> {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace(&deployment.metadata));
-        let name = name(&deployment.metadata);
-        let live = api.get_opt(name).await.attempt(|| format!("get deployment {name}"))?;
-        Ok(live
-            .is_some_and(|live| live.metadata.uid == deployment.metadata.uid && !is_deleted(&live.metadata)))
     }
 
     fn sets_of(&self, deployment: &Deployment) -> Api<ReplicaSet> {

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Endpoints, Service};
 
 use self::plan::{CONTROLLER, Plan, is_mirrored, plan};
 use crate::context::{Context, Tasks};
-use crate::limits::MIRRORED_ADDRESSES;
+use crate::limits::{MIRRORED_ADDRESSES, MIRRORED_PAIRS, MIRRORED_SLICES};
 use crate::slices::{Action, Slices};
 
 /// Starts the controller.
@@ -92,6 +92,13 @@ impl Mirror {
             let message =
                 format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", plan.invalid);
             self.recorder.warning(reference(endpoints), "InvalidIPAddress", message);
+        }
+        if plan.too_large {
+            let message = format!(
+                "Not mirrored: more than {MIRRORED_PAIRS} pairs of an address and a port, or more than \
+                 {MIRRORED_SLICES} EndpointSlices"
+            );
+            self.recorder.warning(reference(endpoints), "TooManyAddressesToMirror", message);
         }
         if plan.skipped > plan.invalid {
             let message = format!(

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort as OldPort, Endpo
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::limits::MIRRORED_ADDRESSES;
+use crate::limits::{MIRRORED_ADDRESSES, MIRRORED_PAIRS, MIRRORED_SLICES};
 use crate::meta::{Labels, annotation, controller_reference, is_deleted, name};
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
 
@@ -33,6 +33,18 @@ pub(super) struct Plan {
     pub invalid: usize,
     /// Number of addresses that were left out, including the invalid ones.
     pub skipped: usize,
+    /// The object has so many addresses and ports that nothing is written.
+    pub too_large: bool,
+}
+
+/// Returns the number of pairs of an address and a port.
+fn pairs(endpoints: &Endpoints) -> usize {
+    let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let pairs = endpoints.subsets.iter().flatten().map(|subset| {
+        let ports = subset.ports.as_ref().map_or(1, |ports| ports.len().max(1));
+        (count(&subset.addresses) + count(&subset.not_ready_addresses)).saturating_mul(ports)
+    });
+    pairs.fold(0, usize::saturating_add)
 }
 
 /// A port, in an order of its own.
@@ -89,10 +101,17 @@ fn key_of(address: &EndpointAddress) -> AddressKey {
 
 /// Returns the writes that make `existing`, the slices that mirror the object so far, equal to it. There is one slice
 /// for each set of ports and address type; a slice that is no longer needed is written anew rather than deleted beside
-/// the creation of another one.
+/// the creation of another one. Of an object that is too large nothing is written: it may come from a tenant, and the
+/// controllers of `hawser up` share a process with the API server.
 pub(super) fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> Plan {
     let mut plan = Plan::default();
+    if pairs(endpoints) > MIRRORED_PAIRS {
+        return Plan { too_large: true, ..plan };
+    }
     let wanted = wanted(endpoints, &mut plan);
+    if wanted.len() > MIRRORED_SLICES {
+        return Plan { too_large: true, ..Plan::default() };
+    }
     let mut spare: Vec<Arc<EndpointSlice>> = Vec::new();
     let mut kept: BTreeMap<Group, Arc<EndpointSlice>> = BTreeMap::new();
     for slice in existing {

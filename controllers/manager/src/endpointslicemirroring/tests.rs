@@ -148,6 +148,23 @@ fn names_and_addresses_beyond_the_limit_are_left_out_and_counted() {
 }
 
 #[test]
+fn objects_of_a_tenant_that_would_fill_the_memory_are_not_mirrored() {
+    let many: Vec<String> =
+        (0..20_000).map(|n| format!("10.{}.{}.{}", n / 65_536, n / 256 % 256, n % 256)).collect();
+    let ips: Vec<&str> = many.iter().map(String::as_str).collect();
+    let ports: Vec<Value> = (1..=10_000).map(|port| json!({"port": port})).collect();
+    let product = endpoints(json!([{"addresses": addresses(&ips), "ports": ports}]));
+    let subsets: Vec<Value> = (1..=200)
+        .map(|n| json!({"addresses": addresses(&[many[n].as_str()]), "ports": [{"port": n}]}))
+        .collect();
+    let slices = endpoints(Value::from(subsets));
+    for object in [product, slices] {
+        let plan = plan(&object, Vec::new());
+        assert!(plan.too_large && plan.actions.is_empty());
+    }
+}
+
+#[test]
 fn labels_and_leader_annotations_exclude_from_mirroring() {
     let mut object = endpoints(json!([]));
     assert!(is_mirrored(&object));

@@ -11,13 +11,13 @@ use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue}
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 
 use super::health::NO_EXECUTE;
 use crate::context::{Context, Tasks};
 use crate::index::ByNode;
-use crate::meta::{is_deleted, name, namespace};
+use crate::meta::{is_deleted, name, namespace, only_this};
 use crate::patch;
 use crate::pods::{node_name, until};
 use apiserver_meta::pods::{is_finished, tolerates};
@@ -152,10 +152,7 @@ impl Evictions {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        let options = DeleteParams {
-            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-            ..DeleteParams::default()
-        };
+        let options = only_this(&pod.metadata, DeleteParams::default());
         let deleted = api.delete(name, &options).await.attempt(|| format!("delete pod {name}")).map(drop);
         if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
     }

@@ -1,33 +1,39 @@
-//! The ReplicaSet controller: keeps a given number of pods of one template.
+//! The controller of ReplicaSets, and of ReplicationControllers: keeps a given number of pods of one template.
 
 mod expectations;
+mod kind;
 mod plan;
 mod ranking;
 
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder, message};
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::index::{Owned, Pods, Selectors};
-use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, uid};
-use crate::patch;
+use crate::index::{Owned, Pods, Selector, Selectors};
+use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, only_this, uid};
+use crate::{ownership, patch};
 use expectations::Expectations;
+use kind::Replicated;
 use plan::{Action, Input, new_pod, next_available, plan, status};
 
-/// Starts the controller.
+/// Starts a controller for each of the two kinds.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    let queue = WorkQueue::new("replicaset");
-    let sets = context.replica_sets.cache().clone();
+    start_kind(context, tasks, context.replica_sets.clone());
+    start_kind(context, tasks, Owned::new(context.informers.cache::<ReplicationController>()));
+}
+
+fn start_kind<K: Replicated>(context: &Context, tasks: &mut Tasks, owned: Owned<K>) {
+    let queue = WorkQueue::new(K::QUEUE);
+    let sets = owned.cache().clone();
     let pods = context.pods.cache().clone();
     let expectations = Arc::new(Expectations::default());
     follow_pods(&pods, &Selectors::new(sets.clone()), &queue, &expectations);
@@ -35,8 +41,8 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let controller = ReplicaSets {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
-        recorder: context.recorder.named("replicaset-controller"),
-        sets: context.replica_sets.clone(),
+        recorder: context.recorder.named(K::COMPONENT),
+        sets: owned,
         pods: context.pods.clone(),
         expectations,
     };
@@ -46,19 +52,19 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-fn follow_pods(
+fn follow_pods<K: Replicated>(
     pods: &Cache<Pod>,
-    sets: &Selectors<ReplicaSet>,
+    sets: &Selectors<K>,
     queue: &WorkQueue<ObjectKey>,
     expectations: &Arc<Expectations>,
 ) {
     let (sets, queue, expectations) = (sets.clone(), queue.clone(), Arc::clone(expectations));
     pods.on_change(move |change| {
         let pod = change.object();
-        let Some(key) = controller_key::<ReplicaSet>(&pod.metadata) else {
+        let Some(key) = controller_key::<K>(&pod.metadata) else {
             // The pod may have been released, or may be up for adoption.
             if let Change::Applied { old: Some(old), .. } = change {
-                controller_key::<ReplicaSet>(&old.metadata).into_iter().for_each(|key| queue.add(key));
+                controller_key::<K>(&old.metadata).into_iter().for_each(|key| queue.add(key));
             }
             return offer(pod, &sets, &queue);
         };
@@ -74,24 +80,24 @@ fn follow_pods(
     });
 }
 
-/// Enqueues the ReplicaSets that may adopt a pod without a controller.
-fn offer(pod: &Pod, sets: &Selectors<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
+/// Enqueues the sets that may adopt a pod without a controller.
+fn offer<K: Replicated>(pod: &Pod, sets: &Selectors<K>, queue: &WorkQueue<ObjectKey>) {
     if controller_of(&pod.metadata).is_some() || is_deleted(&pod.metadata) {
         return;
     }
     sets.selecting(pod).into_iter().for_each(|key| queue.add(key));
 }
 
-struct ReplicaSets {
+struct ReplicaSets<K: Replicated> {
     client: Client,
     ambient: Ambient,
     recorder: Recorder,
-    sets: Owned<ReplicaSet>,
+    sets: Owned<K>,
     pods: Pods,
     expectations: Arc<Expectations>,
 }
 
-impl Reconcile for ReplicaSets {
+impl<K: Replicated> Reconcile for ReplicaSets<K> {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
@@ -99,26 +105,26 @@ impl Reconcile for ReplicaSets {
             self.expectations.forget(key);
             return Ok(Outcome::Done);
         };
-        let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
+        let Some(selector) = set.selector().map(Selector::full) else { return Ok(Outcome::Done) };
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below.
         let expectations_met = self.expectations.are_met(key);
-        let candidates = self.pods.concerned(&key.namespace, uid(&set.metadata), &spec.selector);
-        let claims = meta::claim(&set.metadata, &spec.selector, candidates);
+        let candidates = self.pods.concerned(&key.namespace, uid(set.meta()), &selector);
+        let claims = meta::claim(set.meta(), &selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changes of the pods trigger the next reconciliation.
-            return self.claim_pods(&set, claims).await.map(|()| Outcome::Done);
+            ownership::adopt_and_release(&self.client, set.as_ref(), claims).await?;
+            return Ok(Outcome::Done);
         }
         let now = self.ambient.now();
         let related = || self.related(&set);
-        let input = Input { set: &set, pods: claims.owned, related: &related, expectations_met, now };
+        let input = Input { set: set.as_ref(), pods: claims.owned, related: &related, expectations_met, now };
         let done = match plan(&input) {
             Action::None => Ok(()),
             Action::Create(count) => self.create(key, &set, count).await,
             Action::Delete(pods) => self.delete(key, &set, pods).await,
         };
         let failure = done.as_ref().err().map(|(reason, error)| (*reason, error_chain(error)));
-        let mut new = ReplicaSet::clone(&set);
-        new.status = Some(status(&input, failure));
+        let new = set.with_status(status(&input, failure));
         let api = Api::namespaced(self.client.clone(), &key.namespace);
         patch::update_status(&api, set.as_ref(), &new).await?;
         done.map_err(|(_, error)| error)?;
@@ -129,55 +135,23 @@ impl Reconcile for ReplicaSets {
 /// Reason of the condition, and the error.
 type Failure = (&'static str, Error);
 
-impl ReplicaSets {
-    fn pods_of(&self, set: &ReplicaSet) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace(&set.metadata))
+impl<K: Replicated> ReplicaSets<K> {
+    fn pods_of(&self, set: &K) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace(set.meta()))
     }
 
-    /// Returns the pods of all ReplicaSets with the same controller as `set`.
-    fn related(&self, set: &ReplicaSet) -> Vec<Arc<Pod>> {
-        let Some(owner) = controller_of(&set.metadata) else {
-            return self.pods.controlled(uid(&set.metadata));
+    /// Returns the pods of all sets with the same controller as `set`.
+    fn related(&self, set: &K) -> Vec<Arc<Pod>> {
+        let Some(owner) = controller_of(set.meta()) else {
+            return self.pods.controlled(uid(set.meta()));
         };
         let family = self.sets.controlled(&owner.uid).into_iter();
-        family.flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect()
-    }
-
-    /// Adopts and releases pods whose labels or owners have changed.
-    async fn claim_pods(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
-        let api = self.pods_of(set);
-        if !claims.adopt.is_empty() && !self.is_current(set).await? {
-            return Ok(());
-        }
-        for pod in claims.adopt {
-            let mut new = Pod::clone(&pod);
-            let owner = meta::controller_reference(set);
-            new.metadata.owner_references = Some(meta::with_owner(&pod.metadata, owner));
-            patch::update(&api, pod.as_ref(), &new).await?;
-        }
-        for pod in claims.release {
-            let mut new = Pod::clone(&pod);
-            new.metadata.owner_references = Some(meta::without_owner(&pod.metadata, uid(&set.metadata)));
-            patch::update(&api, pod.as_ref(), &new).await?;
-        }
-        Ok(())
-    }
-
-    async fn is_current(&self, set: &ReplicaSet) -> Result<bool> {
-        let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace(&set.metadata));
-        let name = name(&set.metadata);
-        let live = api.get_opt(name).await.attempt(|| format!("get replica set {name}"))?;
-        Ok(live.is_some_and(|live| live.metadata.uid == set.metadata.uid && !is_deleted(&live.metadata)))
+        family.flat_map(|set| self.pods.controlled(uid(set.meta()))).collect()
     }
 
     /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than five
     /// hundred times.
-    async fn create(
-        &self,
-        key: &ObjectKey,
-        set: &ReplicaSet,
-        count: usize,
-    ) -> std::result::Result<(), Failure> {
+    async fn create(&self, key: &ObjectKey, set: &K, count: usize) -> std::result::Result<(), Failure> {
         let api = self.pods_of(set);
         let pod = new_pod(set);
         self.expectations.expect(key, count, []);
@@ -190,7 +164,7 @@ impl ReplicaSets {
             left -= batch;
             let mut failed = None;
             for result in results {
-                match result.attempt(|| format!("create a pod of replica set {key}")) {
+                match result.attempt(|| format!("create a pod of {} {key}", K::kind(&()))) {
                     Ok(pod) => self.report(set, "SuccessfulCreate", "Created", name(&pod.metadata)),
                     Err(error) => {
                         self.expectations.created(key);
@@ -204,7 +178,7 @@ impl ReplicaSets {
                 if error.is_namespace_terminating() {
                     return Ok(());
                 }
-                let message = format!("Error creating: {}", cause(&error));
+                let message = format!("Error creating: {}", error.api_message());
                 self.recorder.warning(reference(set), "FailedCreate", message);
                 return Err(("FailedCreate", error));
             }
@@ -216,16 +190,13 @@ impl ReplicaSets {
     async fn delete(
         &self,
         key: &ObjectKey,
-        set: &ReplicaSet,
+        set: &K,
         pods: Vec<Arc<Pod>>,
     ) -> std::result::Result<(), Failure> {
         let api = self.pods_of(set);
         self.expectations.expect(key, 0, pods.iter().map(|pod| uid(&pod.metadata).to_owned()));
         let results = join_all(pods.iter().map(|pod| async {
-            let options = DeleteParams {
-                preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-                ..DeleteParams::default()
-            };
+            let options = only_this(&pod.metadata, DeleteParams::default());
             let name = name(&pod.metadata);
             let result = api.delete(name, &options).await.attempt(|| format!("delete pod {name}"));
             match result {
@@ -238,7 +209,7 @@ impl ReplicaSets {
                     if error.is_not_found() {
                         return Ok(());
                     }
-                    let message = format!("Error deleting: {}", cause(&error));
+                    let message = format!("Error deleting: {}", error.api_message());
                     self.recorder.warning(reference(set), "FailedDelete", message);
                     Err(error)
                 }
@@ -248,30 +219,7 @@ impl ReplicaSets {
         Error::collect(results).map_err(|error| ("FailedDelete", error))
     }
 
-    fn report(&self, set: &ReplicaSet, reason: &'static str, verb: &str, pod: &str) {
+    fn report(&self, set: &K, reason: &'static str, verb: &str, pod: &str) {
         self.recorder.normal(reference(set), reason, format!("{verb} pod: {pod}"));
-    }
-}
-
-/// Returns the message of the API.
-fn cause(error: &Error) -> String {
-    match error {
-        Error::Api { cause, .. } => message(cause),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kube::core::Status;
-
-    /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.
-    #[test]
-    fn events_of_failures_have_the_words_of_the_api() {
-        let message = "pods \"web-\" is forbidden: exceeded quota";
-        let refused = kube::Error::Api(Status::failure(message, "Forbidden").with_code(403).boxed());
-        let error = Err::<(), _>(refused).attempt(|| "create a pod".to_owned()).unwrap_err();
-        assert_eq!(cause(&error), message);
     }
 }

@@ -1,13 +1,14 @@
-//! Decides how many pods of a ReplicaSet to create, which to delete, and its status.
+//! Decides how many pods of a ReplicaSet or a ReplicationController to create, which to delete, and its status.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::apps::v1::{ReplicaSetCondition, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+use super::kind::Replicated;
 use super::ranking;
 use crate::limits::POD_BURST;
 use crate::meta::{controller_reference, is_deleted, name, selects_map};
@@ -17,11 +18,11 @@ use apiserver_meta::pods::{is_finished, is_ready};
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Inputs that a plan is computed from.
-pub(super) struct Input<'a> {
-    pub set: &'a ReplicaSet,
-    /// Pods that the ReplicaSet controls, including finished and terminating ones.
+pub(super) struct Input<'a, K> {
+    pub set: &'a K,
+    /// Pods that the set controls, including finished and terminating ones.
     pub pods: Vec<Arc<Pod>>,
-    /// Returns the pods of all ReplicaSets of the same owner. Called only if pods are to be deleted.
+    /// Returns the pods of all sets of the same owner. Called only if pods are to be deleted.
     pub related: &'a (dyn Fn() -> Vec<Arc<Pod>> + Sync),
     /// True if the cache shows the effects of all previous writes.
     pub expectations_met: bool,
@@ -37,12 +38,12 @@ pub(super) enum Action {
     Delete(Vec<Arc<Pod>>),
 }
 
-pub(super) fn plan(input: &Input<'_>) -> Action {
-    if !input.expectations_met || is_deleted(&input.set.metadata) {
+pub(super) fn plan<K: Replicated>(input: &Input<'_, K>) -> Action {
+    if !input.expectations_met || is_deleted(input.set.meta()) {
         return Action::None;
     }
     let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).cloned().collect();
-    let wanted = usize::try_from(replicas(input.set)).unwrap_or(0);
+    let wanted = usize::try_from(input.set.replicas()).unwrap_or(0);
     if active.len() < wanted {
         Action::Create((wanted - active.len()).min(POD_BURST))
     } else if active.len() > wanted {
@@ -53,23 +54,14 @@ pub(super) fn plan(input: &Input<'_>) -> Action {
     }
 }
 
-pub(super) fn replicas(set: &ReplicaSet) -> i32 {
-    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
-}
-
-fn min_ready_seconds(set: &ReplicaSet) -> i32 {
-    set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
-}
-
 /// Returns the status that follows from the pods. `failure` contains reason and message of a failed action.
-pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> ReplicaSetStatus {
-    let template_labels = input
-        .set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.as_ref()?.metadata.as_ref()?.labels.clone())
-        .unwrap_or_default();
-    let min_ready = min_ready_seconds(input.set);
+pub(super) fn status<K: Replicated>(
+    input: &Input<'_, K>,
+    failure: Option<(&str, String)>,
+) -> ReplicaSetStatus {
+    let template = input.set.template().and_then(|template| template.metadata.as_ref());
+    let template_labels = template.and_then(|meta| meta.labels.clone()).unwrap_or_default();
+    let min_ready = input.set.min_ready_seconds();
     let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).collect();
     let count = |f: &dyn Fn(&Pod) -> bool| {
         i32::try_from(active.iter().filter(|pod| f(pod)).count()).unwrap_or(i32::MAX)
@@ -77,14 +69,14 @@ pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> Repl
     // Zero is represented as absent, as in Kubernetes.
     let some = |count: i32| (count != 0).then_some(count);
     let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !is_finished(pod)).count();
-    let mut status = input.set.status.clone().unwrap_or_default();
+    let mut status = input.set.status();
     status.replicas = count(&|_| true);
     status.fully_labeled_replicas =
         some(count(&|pod| selects_map(&template_labels, pod.metadata.labels.as_ref())));
     status.ready_replicas = some(count(&is_ready));
     status.available_replicas = some(count(&|pod| is_available(pod, min_ready, input.now)));
     status.terminating_replicas = Some(i32::try_from(leaving).unwrap_or(i32::MAX));
-    status.observed_generation = input.set.metadata.generation;
+    status.observed_generation = input.set.meta().generation;
     put_failure(&mut status, failure, input.now);
     status
 }
@@ -110,8 +102,8 @@ fn put_failure(status: &mut ReplicaSetStatus, failure: Option<(&str, String)>, n
 }
 
 /// Returns when the next ready pod will have been ready long enough to count as available.
-pub(super) fn next_available(input: &Input<'_>) -> Option<Duration> {
-    let min_ready = min_ready_seconds(input.set);
+pub(super) fn next_available<K: Replicated>(input: &Input<'_, K>) -> Option<Duration> {
+    let min_ready = input.set.min_ready_seconds();
     let next = input
         .pods
         .iter()
@@ -123,14 +115,14 @@ pub(super) fn next_available(input: &Input<'_>) -> Option<Duration> {
 }
 
 /// Returns a pod according to the template. The server completes its name.
-pub(super) fn new_pod(set: &ReplicaSet) -> Pod {
-    let template: PodTemplateSpec =
-        set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
+pub(super) fn new_pod<K: Replicated>(set: &K) -> Pod {
+    let template = set.template().cloned().unwrap_or_default();
+    let meta = set.meta();
     let given = template.metadata.unwrap_or_default();
     Pod {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", name(&set.metadata))),
-            namespace: set.metadata.namespace.clone(),
+            generate_name: Some(format!("{}-", name(meta))),
+            namespace: meta.namespace.clone(),
             labels: given.labels,
             annotations: given.annotations,
             finalizers: given.finalizers,
@@ -146,8 +138,9 @@ pub(super) fn new_pod(set: &ReplicaSet) -> Pod {
 mod tests {
     use super::*;
     use crate::testing::{at, pod, replica_set, running, time};
+    use k8s_openapi::api::apps::v1::ReplicaSet;
 
-    fn input<'a>(set: &'a ReplicaSet, pods: &[Pod]) -> Input<'a> {
+    fn input<'a>(set: &'a ReplicaSet, pods: &[Pod]) -> Input<'a, ReplicaSet> {
         Input {
             set,
             pods: pods.iter().cloned().map(Arc::new).collect(),

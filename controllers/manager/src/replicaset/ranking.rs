@@ -14,7 +14,7 @@ use apiserver_meta::pods::{is_ready, phase};
 /// Annotation with which users rate the cost of losing a pod; the lowest is deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// Chooses `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the same
+/// Chooses `count` pods of `candidates` to delete. `related` are the pods of all sets of the same
 /// owner: of several on one node, one is deleted first.
 pub(super) fn choose(
     mut candidates: Vec<Arc<Pod>>,

@@ -21,21 +21,25 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 19] = [
+const KINDS: [(&str, &str, &str, bool); 23] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
     ("v1", "configmaps", "ConfigMap", true),
     ("v1", "secrets", "Secret", true),
     ("v1", "serviceaccounts", "ServiceAccount", true),
+    ("v1", "replicationcontrollers", "ReplicationController", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
     ("v1", "persistentvolumes", "PersistentVolume", false),
-    ("apps/v1", "controllerrevisions", "ControllerRevision", true),
     ("apps/v1", "daemonsets", "DaemonSet", true),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
+    ("apps/v1", "statefulsets", "StatefulSet", true),
+    ("apps/v1", "controllerrevisions", "ControllerRevision", true),
+    ("batch/v1", "cronjobs", "CronJob", true),
+    ("batch/v1", "jobs", "Job", true),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),
     ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
@@ -82,6 +86,43 @@ impl FakeApi {
             async move { Ok::<_, Infallible>(api.answer(request).await) }
         });
         Client::new(service, "default")
+    }
+
+    /// Returns a client whose process dies with the write of this number, not counting events: from then on no
+    /// request is answered. That write is carried out if `is_done`. The receiver tells when it has happened.
+    pub fn mortal_client(&self, writes: usize, is_done: bool) -> (Client, watch::Receiver<bool>) {
+        let (dead, death) = watch::channel(false);
+        let (api, left) = (self.clone(), Arc::new(Mutex::new(writes)));
+        let dead = Arc::new(dead);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (api, left, dead) = (api.clone(), Arc::clone(&left), Arc::clone(&dead));
+            async move {
+                let path = request.uri().path();
+                let writes = *request.method() != Method::GET && !path.ends_with("/events");
+                let last = {
+                    let mut left = left.lock().unwrap();
+                    *left = left.saturating_sub(usize::from(writes && *left > 0));
+                    *left == 0
+                };
+                if last {
+                    let was_dead = dead.send_replace(true);
+                    if writes && is_done && !was_dead {
+                        api.answer(request).await;
+                    }
+                    return std::future::pending().await;
+                }
+                Ok::<_, Infallible>(api.answer(request).await)
+            }
+        });
+        (Client::new(service, "default"), death)
+    }
+
+    /// Returns every state that an object of a plural ever had, in the order of the changes, with the type of the
+    /// change.
+    pub fn history(&self, plural: &str) -> Vec<(&'static str, Value)> {
+        let state = self.state.lock().unwrap();
+        let of = state.log.iter().filter(|(_, of, ..)| of == plural);
+        of.map(|(_, _, change, object)| (*change, object.clone())).collect()
     }
 
     /// Returns the objects of a plural, by namespace and name.
@@ -204,7 +245,12 @@ fn merge(target: &mut Value, patch: &Value) {
         *target = json!({});
     }
     for (key, value) in patch {
-        if value.is_null() {
+        if let Some(list) = key.strip_prefix("$deleteFromPrimitiveList/") {
+            // The only directive of strategic merge patches that is used.
+            if let Some(items) = target[list].as_array_mut() {
+                items.retain(|item| !value.as_array().unwrap().contains(item));
+            }
+        } else if value.is_null() {
             target.as_object_mut().unwrap().remove(key);
         } else {
             merge(&mut target[key], value);

@@ -1,6 +1,7 @@
 //! Objects for tests, and a fake API.
 
 pub mod api;
+pub mod dice;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

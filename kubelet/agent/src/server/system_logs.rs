@@ -22,7 +22,7 @@ use rustix::{
     fs::{FileType, OFlags},
     io::Errno,
 };
-use tokio::{io::AsyncReadExt, sync::mpsc};
+use tokio::{io::AsyncReadExt, sync::mpsc, time::Instant};
 
 use super::{Body, admission::NodeLogPermit, query::Query, text, typed};
 use crate::{
@@ -190,11 +190,13 @@ fn listing(names: &[OsString], more: bool) -> String {
     page
 }
 
-/// Returns the first `size` bytes of a file, piece by piece. A reader that takes none for too long is left.
+/// Returns the first `size` bytes of a file, piece by piece. A reader that takes none for too long, or
+/// reads for too long, is left.
 fn contents(file: File, size: u64, permit: NodeLogPermit) -> Body {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         let mut file = tokio::fs::File::from_std(file).take(size);
+        let end = Instant::now() + limits::NODE_LOG_TIME;
         loop {
             let mut chunk = Vec::with_capacity(CHUNK);
             let piece = match (&mut file).take(CHUNK as u64).read_to_end(&mut chunk).await {
@@ -203,7 +205,8 @@ fn contents(file: File, size: u64, permit: NodeLogPermit) -> Body {
                 Err(error) => Err(error),
             };
             let failed = piece.is_err();
-            let sent = tokio::time::timeout(limits::NODE_LOG_STALL, sender.send(piece)).await;
+            let left = (Instant::now() + limits::NODE_LOG_STALL).min(end);
+            let sent = tokio::time::timeout_at(left, sender.send(piece)).await;
             if failed || !matches!(sent, Ok(Ok(()))) {
                 break;
             }

@@ -73,7 +73,7 @@ fn controller(name: &str) -> ReplicationController {
         "template": {"metadata": {"labels": {"name": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}))
 }
 
-/// Creates pods with these owners. The test does it, because nothing acts on ReplicationControllers.
+/// Creates pods with these owners, none of which controls them: ReplicationControllers leave such pods alone.
 async fn owned(pods: &Api<Pod>, names: &[String], owners: &[&ReplicationController]) -> Result<Vec<Pod>> {
     let references: Vec<Value> = owners
         .iter()

@@ -71,7 +71,7 @@ impl Engine {
             response.authorities.clear();
             response.additionals.clear();
         }
-        // What was changed is not what was validated.
+        // The records are no longer those that were validated.
         response.flags &= !Flags::AUTHENTIC;
         write(response, (request, query, *origin), Source::Rewrite, &self.routes.load(), out)
     }

@@ -152,6 +152,16 @@ impl Chain {
         }
     }
 
+    /// Returns the code of the answer if a rule of `acl` keeps the client from a name to which an alias leads. A question
+    /// that would be dropped is refused: the alias itself is answered.
+    pub fn refusal(&self, asked: &Asked) -> Option<u8> {
+        match self.acl.iter().find_map(|rule| rule.decide(asked))? {
+            acl::Action::Drop | acl::Action::Block => Some(wire::REFUSED),
+            acl::Action::Filter => Some(wire::NO_ERROR),
+            acl::Action::Allow => None,
+        }
+    }
+
     /// Returns what comes of a question behind `rewrite` and `autopath`: never steps.
     pub fn late(&self, asked: &Asked) -> Plan {
         match self.acl.iter().find_map(|rule| rule.decide(asked)) {

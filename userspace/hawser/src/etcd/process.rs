@@ -230,6 +230,10 @@ async fn stop_in(dir: &Path) -> Result<()> {
     let Some(pid) = recorded(dir).await? else { return Ok(()) };
     // Stands for this process and no other, whoever gets its number later.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    // Its number may have become another's before.
+    if self::pid(dir) != Some(pid) {
+        return Ok(());
+    }
     for signal in [Signal::TERM, Signal::KILL] {
         // It may have ended by itself.
         let _ = pidfd_send_signal(&process, signal);
@@ -320,7 +324,7 @@ mod tests {
         let etcd = member(dir.path());
         // It has the number and the command line of one that ended.
         let mut other = std::process::Command::new("sh");
-        other.args(["-c", "sleep 600; true", "--config-file"]).arg(config_file(&etcd.dir));
+        other.args(["-c", "read line", "--config-file"]).arg(config_file(&etcd.dir)).stdin(Stdio::piped());
         let mut other = Ends(other.spawn().unwrap());
         fs::write(pid_file(&etcd.dir), other.0.id().to_string()).unwrap();
         drop(take_lock(&etcd.dir).unwrap());

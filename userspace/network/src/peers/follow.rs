@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_daemon::netlink::{self, Notices};
 
+use super::guards::guards;
 use super::kernel::{Kernel, OpenError};
 use super::messages::{Effect, effect};
 use super::plan::{Planned, Refusal, Touched};
@@ -84,7 +85,7 @@ pub async fn follow_with(
     shutdown: CancellationToken,
 ) {
     let Nodes { cache: nodes, synced, recorder, published } = nodes;
-    if config.encryption.is_some() && !close_clear(&ambient, &shutdown).await {
+    if config.encryption.is_some() && !close_clear(&config, &ambient, &shutdown).await {
         return;
     }
     let changed = Arc::new(Changed::default());
@@ -138,11 +139,20 @@ pub async fn follow_with(
     }
 }
 
-/// Removes what leads to other nodes in the clear, before anything is known of them. Returns `false` on shutdown.
-async fn close_clear(ambient: &Ambient, shutdown: &CancellationToken) -> bool {
+/// Removes what leads to other nodes in the clear, and drops what comes from them so, before anything is known of them.
+/// Returns `false` on shutdown.
+async fn close_clear(config: &PeerConfig, ambient: &Ambient, shutdown: &CancellationToken) -> bool {
     let mut pause = limits::MIN_RETRY;
     loop {
-        let outcome = async { Ok::<_, FollowError>(Kernel::open(true)?.close_clear().await?) }.await;
+        let outcome = async {
+            let mut kernel = Kernel::open(true)?;
+            kernel.close_clear().await?;
+            kernel.underlay.given = given(config);
+            let guards = guards(config, &kernel.underlay);
+            kernel.set_guards(&guards)?;
+            Ok::<_, FollowError>(())
+        }
+        .await;
         let Err(error) = outcome else { return true };
         warn!(
             error = &error as &dyn std::error::Error,

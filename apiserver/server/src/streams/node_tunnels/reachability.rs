@@ -249,7 +249,7 @@ mod tests {
             [0, 1, pods].map(|last| first(&mut experience, pod(last))),
             [Way::Direct, Way::Tunnel, Way::Tunnel]
         );
-        // Of those whose time is over only the new one is left.
+        // The time of all others is over, so only the new one is left.
         experience.learn(pod(pods + 1), Way::Tunnel, true, NOW + 2 * limits::DIRECT_RETRY);
         assert_eq!(experience.pods.len(), 1);
     }

@@ -400,7 +400,7 @@ async fn pod_whose_policy_denies_the_server_sends_no_other_pod_of_the_node_throu
     (denied.peer.host, denied.peer.port) = (ip.to_string(), pod.port);
     assert_eq!(ask(&kubelets, denied).await.unwrap(), "pod");
     assert_eq!(counts(kubelets.tunnels(), Destination::Pod), [0, 1, 1, 0]);
-    // That of another tenant is dialled directly first.
+    // A pod of another tenant on the node is dialled directly first.
     let mut other = target("a", Transport::Http);
     other.peer.host = "192.0.2.77".to_owned();
     ask(&kubelets, other).await.unwrap_err();

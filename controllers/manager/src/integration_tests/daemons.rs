@@ -1,11 +1,11 @@
-//! The controller among the others, with an in-memory API on paused time.
+//! DaemonSets.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::integration_tests::{Cluster, template};
+use super::{Cluster, template};
 use crate::testing::time;
 
 /// Does what the scheduler and kubelets do to the pods of a DaemonSet: each runs on the node that it is pinned to.

@@ -1,0 +1,332 @@
+//! Carries out the plan for a Job, and writes its status and the finalizers of its pods in an order that survives a
+//! crash between any two writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::pods::is_ready;
+use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result};
+use futures::future::join_all;
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+
+use super::account::{Done, account};
+use super::backoff::Failures;
+use super::orphans::{remove_finalizer, without_finalizer};
+use super::plan::{Action, FINALIZER, Input, Plan, completions, count, has_finalizer, plan};
+use super::template::new_pod;
+use super::unseen::{Awaited, Unseen};
+use super::{condition, finished, is_foreign};
+use crate::index::Pods;
+use crate::limits::STALE;
+use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
+use crate::patch;
+
+/// The controller of Jobs.
+pub(super) struct Jobs {
+    pub client: Client,
+    pub ambient: Ambient,
+    pub recorder: Recorder,
+    pub jobs: Cache<Job>,
+    pub pods: Pods,
+    pub unseen: Arc<Unseen>,
+    /// Written statuses.
+    pub written_jobs: Ledger<ObjectKey>,
+    /// Created and changed pods.
+    pub written_pods: Ledger<ObjectKey>,
+    pub failures: Mutex<BTreeMap<ObjectKey, Failures>>,
+}
+
+impl Reconcile for Jobs {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        // Checked before the caches are read: what they show by now cannot be missing below.
+        let shown = self.is_shown(key);
+        let Some(job) = self.jobs.get(key) else {
+            self.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let Some(spec) = job.spec.as_ref().filter(|spec| !is_foreign(spec)) else { return Ok(Outcome::Done) };
+        if finished(&job).is_some() {
+            self.forget(key);
+            return self.release_left(&job).await.map(|()| Outcome::Done);
+        }
+        if !matches!(spec.completion_mode.as_deref(), None | Some("NonIndexed" | "Indexed")) {
+            let message = "Skipped Job sync because completion mode is unknown";
+            self.recorder.warning(reference(job.as_ref()), "UnknownCompletionMode", message);
+            return Ok(Outcome::Done);
+        }
+        if !shown {
+            return Ok(Outcome::After(STALE));
+        }
+        let Some(selector) = &spec.selector else { return Ok(Outcome::Done) };
+        let candidates = self.pods.concerned(&key.namespace, uid(&job.metadata), selector);
+        let claims = meta::claim(&job.metadata, selector, candidates);
+        if !claims.adopt.is_empty() || !claims.release.is_empty() {
+            // The changes of the pods trigger the next reconciliation.
+            return self.claim_pods(key, &job, claims).await.map(|()| Outcome::Done);
+        }
+        self.run(key, &job, spec, claims.owned).await
+    }
+}
+
+impl Jobs {
+    async fn run(&self, key: &ObjectKey, job: &Job, spec: &JobSpec, pods: Vec<Arc<Pod>>) -> Result<Outcome> {
+        let failures = self.failures(|all| all.get(key).copied()).unwrap_or_default();
+        let input = Input { job, spec, pods, failures, now: self.ambient.now() };
+        let plan = plan(&input);
+        let (done, acted) = self.act(key, &input, &plan).await;
+        let account = account(&input, &plan, done);
+        let written = self.write_status(key, job, &account.status).await?;
+        if written.is_some() {
+            self.failures(|all| all.insert(key.clone(), plan.failures));
+        }
+        match account.suspended {
+            Some(true) => self.recorder.normal(reference(job), "Suspended", "Job suspended"),
+            Some(false) => self.recorder.normal(reference(job), "Resumed", "Job resumed"),
+            None => {}
+        }
+        let (released, removed) = self.release(key, &account.release).await;
+        let (status, ending) = account.conclude(&released, input.now);
+        let before = written.as_ref().unwrap_or(job);
+        self.write_status(key, before, &status).await?;
+        if let Some(ending) = ending {
+            self.report_end(job, spec, &status, &ending);
+        }
+        removed.and(acted)?;
+        Ok(plan.wake.map_or(Outcome::Done, Outcome::After))
+    }
+
+    fn failures<T>(&self, f: impl FnOnce(&mut BTreeMap<ObjectKey, Failures>) -> T) -> T {
+        f(&mut self.failures.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns `true` if the caches show everything that was written for the Job.
+    fn is_shown(&self, key: &ObjectKey) -> bool {
+        self.unseen.is_shown(key)
+            && self.written_jobs.is_shown(key, &self.jobs)
+            && self.written_pods.is_shown(key, self.pods.cache())
+    }
+
+    /// Forgets what is known about a Job that is gone or has ended.
+    fn forget(&self, key: &ObjectKey) {
+        self.unseen.forget(key);
+        self.written_jobs.forget(key);
+        self.written_pods.forget(key);
+        self.failures(|all| all.remove(key));
+    }
+
+    fn api(&self, job: &Job) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace(&job.metadata))
+    }
+
+    /// Writes the status of `job`; returns the Job as written, `None` if nothing differed.
+    async fn write_status(&self, key: &ObjectKey, job: &Job, status: &JobStatus) -> Result<Option<Job>> {
+        let api = Api::namespaced(self.client.clone(), &key.namespace);
+        let new = Job { status: Some(status.clone()), ..job.clone() };
+        let written = patch::write_status(&api, job, &new).await?;
+        if let Some(written) = &written {
+            self.written_jobs.wrote(key, written);
+        }
+        Ok(written)
+    }
+
+    /// Carries out the action of the plan; returns the part of it that succeeded.
+    async fn act(&self, key: &ObjectKey, input: &Input<'_>, plan: &Plan) -> (Done, Result<()>) {
+        match &plan.action {
+            Action::None => (Done::default(), Ok(())),
+            Action::Create(indexes) => self.create(key, input, plan, indexes).await,
+            Action::Remove(pods) => self.delete(key, input.job, pods, true).await,
+            Action::Terminate(pods) => self.delete(key, input.job, pods, false).await,
+        }
+    }
+
+    /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than many times.
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        input: &Input<'_>,
+        plan: &Plan,
+        indexes: &[Option<usize>],
+    ) -> (Done, Result<()>) {
+        let (job, api) = (input.job, self.api(input.job));
+        let replaced = plan.indexes.as_ref().map(|indexes| &indexes.replaced);
+        let create = |index: &Option<usize>| {
+            let replaced = index.and_then(|index| replaced?.get(&index));
+            let pod = new_pod(job, input.spec, *index, replaced.map(Arc::as_ref));
+            let api = api.clone();
+            async move { api.create(&PostParams::default(), &pod).await }
+        };
+        let mut done = Done::default();
+        let (mut left, mut size) = (indexes, 1);
+        while !left.is_empty() {
+            let (batch, rest) = left.split_at(size.min(left.len()));
+            let mut failed = None;
+            for result in join_all(batch.iter().map(create)).await {
+                match result.attempt(|| format!("create a pod of job {key}")) {
+                    Ok(pod) => {
+                        done.created += 1;
+                        self.written_pods.wrote(key, &pod);
+                        let text = format!("Created pod: {}", name(&pod.metadata));
+                        self.recorder.normal(reference(job), "SuccessfulCreate", text);
+                    }
+                    Err(error) => drop(failed.get_or_insert(error)),
+                }
+            }
+            match failed {
+                Some(error) if error.is_namespace_terminating() => return (done, Ok(())),
+                Some(error) => {
+                    let text = format!("Error creating: {}", error.api_message());
+                    self.recorder.warning(reference(job), "FailedCreate", text);
+                    return (done, Err(error));
+                }
+                None => (left, size) = (rest, size * 2),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// Deletes pods. Those that are not to be counted lose their finalizer first.
+    async fn delete(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[Arc<Pod>],
+        uncounted: bool,
+    ) -> (Done, Result<()>) {
+        let api = self.api(job);
+        let results = join_all(pods.iter().map(|pod| async {
+            self.unseen.expect(key, uid(&pod.metadata), Awaited::Deletion);
+            let result = delete(&api, pod, uncounted).await;
+            if result.is_err() || self.shows_deletion(pod) {
+                self.unseen.seen(uid(&pod.metadata), Awaited::Deletion);
+            }
+            let name = name(&pod.metadata);
+            match result {
+                Ok(()) => {
+                    self.recorder.normal(reference(job), "SuccessfulDelete", format!("Deleted pod: {name}"));
+                    Ok(())
+                }
+                Err(error) if error.is_not_found() => Ok(()),
+                Err(error) if error.is_conflict() => Err(error),
+                Err(error) => {
+                    let text = format!("Error deleting: {}", error.api_message());
+                    self.recorder.warning(reference(job), "FailedDelete", text);
+                    Err(error)
+                }
+            }
+        }))
+        .await;
+        let deleted = pods.iter().zip(&results).filter(|(_, result)| result.is_ok());
+        let done = Done {
+            created: 0,
+            deleted: deleted.clone().count(),
+            deleted_ready: deleted.filter(|(pod, _)| is_ready(pod)).count(),
+        };
+        (done, Error::collect(results))
+    }
+
+    /// Returns `true` if the cache shows that the pod is gone or being deleted.
+    fn shows_deletion(&self, pod: &Pod) -> bool {
+        let shown = self.pods.cache().get(&ObjectKey::of(pod));
+        shown.is_none_or(|shown| uid(&shown.metadata) != uid(&pod.metadata) || is_deleted(&shown.metadata))
+    }
+
+    /// Removes the finalizer of pods that are counted; returns the uids of those that have none any more.
+    async fn release(&self, key: &ObjectKey, pods: &[Arc<Pod>]) -> (BTreeSet<String>, Result<()>) {
+        let api = Api::namespaced(self.client.clone(), &key.namespace);
+        let results = join_all(pods.iter().map(|pod| async {
+            let uid = uid(&pod.metadata);
+            self.unseen.expect(key, uid, Awaited::Release);
+            let result = match remove_finalizer(&api, pod).await {
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => Ok(()),
+            };
+            let shown = self.pods.cache().get(&ObjectKey::of(pod.as_ref()));
+            let is_shown =
+                shown.is_none_or(|shown| shown.metadata.uid != pod.metadata.uid || !has_finalizer(&shown));
+            if result.is_err() || is_shown {
+                self.unseen.seen(uid, Awaited::Release);
+            }
+            result
+        }))
+        .await;
+        let released = pods.iter().zip(&results).filter(|(_, result)| result.is_ok());
+        (released.map(|(pod, _)| uid(&pod.metadata).to_owned()).collect(), Error::collect(results))
+    }
+
+    /// Removes the finalizer of all pods of a Job that has ended.
+    async fn release_left(&self, job: &Job) -> Result<()> {
+        let api = self.api(job);
+        let pods = self.pods.controlled(uid(&job.metadata));
+        let left = pods.iter().filter(|pod| has_finalizer(pod));
+        let results = join_all(left.map(|pod| async {
+            match remove_finalizer(&api, pod).await {
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => Ok(()),
+            }
+        }))
+        .await;
+        Error::collect(results)
+    }
+
+    /// Adopts pods, which are counted from now on, and releases those whose labels have changed.
+    async fn claim_pods(&self, key: &ObjectKey, job: &Job, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
+        let adopts = claims.adopt.is_empty() || self.is_current(job).await?;
+        let owner = meta::controller_reference(job);
+        let adopted = claims.adopt.into_iter().filter(|_| adopts).map(|pod| {
+            let mut new = Pod::clone(&pod);
+            new.metadata.owner_references = Some(meta::with_owner(&pod.metadata, owner.clone()));
+            if !has_finalizer(&new) {
+                new.metadata.finalizers.get_or_insert_default().push(FINALIZER.to_owned());
+            }
+            (pod, new)
+        });
+        let released = claims.release.into_iter().map(|pod| {
+            let mut new = Pod::clone(&pod);
+            new.metadata.owner_references = Some(meta::without_owner(&pod.metadata, uid(&job.metadata)));
+            (pod, without_finalizer(&new))
+        });
+        for (old, new) in adopted.chain(released) {
+            if let Some(written) = patch::update(&self.api(job), old.as_ref(), &new).await? {
+                self.written_pods.wrote(key, &written);
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_current(&self, job: &Job) -> Result<bool> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), namespace(&job.metadata));
+        let name = name(&job.metadata);
+        let live = api.get_opt(name).await.attempt(|| format!("get job {name}"))?;
+        Ok(live.is_some_and(|live| live.metadata.uid == job.metadata.uid && !is_deleted(&live.metadata)))
+    }
+
+    fn report_end(&self, job: &Job, spec: &JobSpec, status: &JobStatus, ending: &JobCondition) {
+        if ending.type_ == condition::FAILED {
+            let text = ending.message.clone().unwrap_or_default();
+            return self.recorder.warning(reference(job), condition::event_reason(ending), text);
+        }
+        if completions(spec).is_some_and(|wanted| count(status.succeeded) > wanted) {
+            let text = "Too many succeeded pods running after completion count reached";
+            self.recorder.warning(reference(job), "TooManySucceededPods", text);
+        }
+        self.recorder.normal(reference(job), "Completed", "Job completed");
+    }
+}
+
+async fn delete(api: &Api<Pod>, pod: &Pod, uncounted: bool) -> Result<()> {
+    if uncounted && has_finalizer(pod) {
+        // Refused if the pod has changed since: it may have ended, and then it counts.
+        patch::update(api, pod, &without_finalizer(pod)).await?;
+    }
+    let options = only_this(&pod.metadata, DeleteParams::default());
+    let name = name(&pod.metadata);
+    api.delete(name, &options).await.attempt(|| format!("delete pod {name}")).map(drop)
+}
