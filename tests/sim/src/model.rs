@@ -256,9 +256,7 @@ impl Model {
         let mut deployments = std::mem::take(&mut self.deployments);
         for (name, deployment) in &mut deployments {
             let asked = self.requested_pods(&deployment.uid);
-            // After a fault a controller may size a new ReplicaSet without knowing of the last change to
-            // another; it may exceed the bound then, but not for long.
-            if asked > deployment.ceiling && self.disturbed.is_none() {
+            if asked > deployment.ceiling {
                 let (asked, ceiling) = (asked, deployment.ceiling);
                 broken.push(format!("deployment {name} asks for {asked} pods, more than {ceiling}"));
             }

@@ -2,6 +2,7 @@
 
 mod plan;
 mod revision;
+mod sizes;
 mod status;
 mod strategy;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
+use controllers_runtime::limits::UNSEEN_WRITE;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,6 +28,7 @@ use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, is_controlled_by, name, namespace, uid};
 use crate::{limits, ownership, patch};
 use plan::{Action, Input, plan};
+use sizes::Sizes;
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -43,6 +46,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         deployments: deployments.clone(),
         sets: context.replica_sets.clone(),
         pods: context.pods.clone(),
+        sizes: Sizes::default(),
     };
     context.start(tasks, queue, controller, async move {
         deployments.synced().await;
@@ -89,14 +93,23 @@ struct Deployments {
     deployments: Cache<Deployment>,
     sets: Owned<ReplicaSet>,
     pods: Pods,
+    sizes: Sizes,
 }
 
 impl Reconcile for Deployments {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
-        let Some(deployment) = self.deployments.get(key) else { return Ok(Outcome::Done) };
+        let Some(deployment) = self.deployments.get(key) else {
+            self.sizes.forget(key);
+            return Ok(Outcome::Done);
+        };
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
+        // Before the sets are listed: what has been seen by now is in the list. What arrives triggers the next
+        // reconciliation.
+        if !self.sizes.are_shown(key, self.sets.cache()) {
+            return Ok(Outcome::After(UNSEEN_WRITE));
+        }
         let candidates = self.sets.concerned(&key.namespace, uid(&deployment.metadata), &spec.selector);
         let claims = meta::claim(&deployment.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
@@ -109,21 +122,26 @@ impl Reconcile for Deployments {
         let input =
             Input { deployment: &deployment, sets: claims.owned, pods: &pods, now: self.ambient.now() };
         let plan = plan(&input);
-        let creates = plan.actions.iter().any(|action| matches!(action, Action::Create(_)));
-        if creates && !self.shows_all(&deployment, &input.sets).await? {
-            return Ok(Outcome::After(limits::STALE));
+        let resizes = |action: &Action| matches!(action, Action::Create(_) | Action::Update { .. });
+        if !self.sizes.are_certain(key) && plan.actions.iter().any(resizes) {
+            if !self.shows_all(&deployment, &input.sets).await? {
+                return Ok(Outcome::After(limits::STALE));
+            }
+            self.sizes.compared(key);
         }
         for action in plan.actions {
-            self.execute(&deployment, action).await?;
+            if let Err(error) = self.execute(key, &deployment, action).await {
+                self.sizes.forget(key);
+                return Err(error);
+            }
         }
         Ok(plan.again.map_or(Outcome::Done, Outcome::After))
     }
 }
 
 impl Deployments {
-    /// Returns `true` if the cache shows the current sizes of the Deployment's ReplicaSets. A new ReplicaSet
-    /// created while an old one has grown unnoticed would exceed the surge. Updates need no such check,
-    /// because they are conditional on the revision.
+    /// Returns `true` if the cache shows the current sizes of the Deployment's ReplicaSets. A ReplicaSet that grows
+    /// while another one has grown unnoticed would exceed the surge.
     async fn shows_all(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Result<bool> {
         let name = name(&deployment.metadata);
         let live = self.sets_of(deployment).list(&ListParams::default()).await;
@@ -144,11 +162,12 @@ impl Deployments {
         Api::namespaced(self.client.clone(), namespace(&deployment.metadata))
     }
 
-    async fn execute(&self, deployment: &Deployment, action: Action) -> Result<()> {
+    async fn execute(&self, key: &ObjectKey, deployment: &Deployment, action: Action) -> Result<()> {
         match action {
-            Action::Create(set) => self.create(deployment, &set).await,
+            Action::Create(set) => self.create(key, deployment, &set).await,
             Action::Update { old, new } => {
-                patch::update(&self.sets_of(deployment), old.as_ref(), new.as_ref()).await?;
+                let written = patch::update(&self.sets_of(deployment), old.as_ref(), new.as_ref()).await?;
+                written.iter().for_each(|set| self.sizes.wrote(key, set));
                 self.report_size(deployment, &new, strategy::set_replicas(&old));
                 Ok(())
             }
@@ -191,12 +210,13 @@ impl Deployments {
         patch::update_status(&self.api(deployment), &old, &new).await.map(drop)
     }
 
-    async fn create(&self, deployment: &Deployment, set: &ReplicaSet) -> Result<()> {
+    async fn create(&self, key: &ObjectKey, deployment: &Deployment, set: &ReplicaSet) -> Result<()> {
         let api = self.sets_of(deployment);
         let set_name = name(&set.metadata);
         let created = api.create(&PostParams::default(), set).await;
         let error = match created.attempt(|| format!("create replica set {set_name}")) {
-            Ok(_) => {
+            Ok(created) => {
+                self.sizes.wrote(key, &created);
                 self.report_size(deployment, set, 0);
                 return Ok(());
             }
@@ -220,6 +240,7 @@ impl Deployments {
                 .zip(template(set))
                 .is_some_and(|(live, wanted)| revision::same_template(&live, &wanted));
         if ours {
+            self.sizes.wrote(key, &live);
             // The cache does not show the set yet; its arrival triggers a reconciliation.
             return Ok(());
         }
