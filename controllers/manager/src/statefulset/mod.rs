@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_client::{Cache, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
@@ -26,9 +26,7 @@ use kube::{Api, Client, Resource};
 use crate::context::{Context, Tasks};
 use crate::history::{self, Choice, HASH, History};
 use crate::index::{Pods, Selectors};
-use crate::meta::{
-    self, Claims, controller_key, controller_of, is_controlled_by, is_deleted, name, only_this, uid,
-};
+use crate::meta::{self, Claims, is_controlled_by, is_deleted, name, only_this, uid};
 use crate::{limits, ownership, patch};
 use plan::{Input, Plan, Revision, Step, Task, next_available, plan};
 
