@@ -106,10 +106,9 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let port = listener.local_addr().context("the listener has no address")?.port();
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
     let issuer = Arc::new(keys.issuer(&pki)?);
-    // The addresses of the Service `kubernetes`.
-    let services = networks.service_cidrs.iter().copied().filter_map(first_address);
+    let kubernetes_service = networks.service_cidrs.iter().copied().filter_map(first_address);
     let addresses =
-        [advertise].into_iter().chain(addresses).chain(services).map(|address| address.to_string());
+        [advertise].into_iter().chain(addresses).chain(kubernetes_service).map(|address| address.to_string());
     let subject = Subject::apiserver(&cluster_domain, addresses);
     let tls = pki.listener_tls(&subject, &keys.listener()).context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
