@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use apiserver_auth::authentication::node_name;
 use apiserver_meta::identity::Identity;
+use apiserver_meta::networks::first_address;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use async_trait::async_trait;
@@ -116,23 +117,9 @@ fn own_addresses(node: &Value) -> impl Iterator<Item = IpAddr> + '_ {
     let internal = listed.filter(|address| address["type"] == "InternalIP");
     let internal = internal.filter_map(|address| address["address"].as_str()?.parse().ok());
     let single = node["spec"]["podCIDR"].as_str().into_iter();
-    internal.chain(single.chain(texts(&node["spec"]["podCIDRs"])).filter_map(first))
-}
-
-/// Returns the first address after that of a network, which the pod network gives the node.
-fn first(cidr: &str) -> Option<IpAddr> {
-    let (network, length) = cidr.split_once('/')?;
-    let length: u32 = length.parse().ok()?;
-    Some(match network.parse().ok()? {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(32u32.checked_sub(length)?).unwrap_or(0);
-            IpAddr::V4(((u32::from(ip) & mask).checked_add(1)?).into())
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX.checked_shl(128u32.checked_sub(length)?).unwrap_or(0);
-            IpAddr::V6(((u128::from(ip) & mask).checked_add(1)?).into())
-        }
-    })
+    let ranges = single.chain(texts(&node["spec"]["podCIDRs"])).filter_map(|range| range.parse().ok());
+    // The pod network gives the node the first address of its range.
+    internal.chain(ranges.filter_map(first_address))
 }
 
 /// Checks that a slice is that of the DNS server of one node; for a node, that it is its own.
@@ -236,7 +223,11 @@ mod tests {
         let mut second = at("10.244.1.1", ready.clone());
         second["endpoints"][0]["addresses"] = json!(["10.244.1.1", "10.244.2.1"]);
         check_addresses(&second, None, &node).unwrap_err();
-        check_addresses(&at("192.0.2.1", ready), None, &Value::Null).unwrap_err();
+        check_addresses(&at("192.0.2.1", ready.clone()), None, &Value::Null).unwrap_err();
+        for range in ["10.244.1.0/32", "10.244.1.0/33", "10.244.1.0", ""] {
+            let none = json!({"spec": {"podCIDR": range}});
+            check_addresses(&at("10.244.1.1", ready.clone()), None, &none).unwrap_err();
+        }
     }
 
     #[test]
@@ -256,20 +247,6 @@ mod tests {
                 assert_eq!(checked.is_ok(), allowed, "{conditions}");
             }
             check_addresses(&at("10.244.1.2", conditions), Some(&old), &node).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn first_address_is_that_after_the_network() {
-        for (cidr, expected) in [
-            ("10.244.1.7/24", Some("10.244.1.1")),
-            ("0.0.0.0/0", Some("0.0.0.1")),
-            ("fd00:1::/64", Some("fd00:1::1")),
-            ("10.244.1.0/33", None),
-            ("10.244.1.0", None),
-            ("255.255.255.255/32", None),
-        ] {
-            assert_eq!(first(cidr).map(|ip| ip.to_string()).as_deref(), expected, "{cidr}");
         }
     }
 

@@ -193,18 +193,18 @@ fn number(text: &str, first: u32, words: &[&str]) -> Result<u32, String> {
     Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// Returns the time zone of this name, in its exact case. `Local` is UTC, and on a machine without a time zone
-/// database every zone is.
+/// Returns the time zone of this name, in its exact case. `Local` means UTC; so does every name on a machine without a
+/// time zone database.
 ///
 /// # Errors
 /// Fails if there is no such zone.
 pub fn time_zone(name: &str) -> Result<TimeZone, String> {
     let zones = jiff::tz::db();
-    let known = || zones.get(name).ok().filter(|zone| zone.iana_name().is_none_or(|own| own == name));
     if matches!(name, "UTC" | "Local") || zones.is_definitively_empty() {
         return Ok(TimeZone::UTC);
     }
-    known().ok_or_else(|| format!("unknown time zone {name}"))
+    let zone = zones.get(name).ok().filter(|zone| zone.iana_name().is_none_or(|own| own == name));
+    zone.ok_or_else(|| format!("unknown time zone {name}"))
 }
 
 impl Fields {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_of_the_text_has_precedence() {
+    fn zone_in_the_text_has_precedence() {
         let tokyo = time_zone("Asia/Tokyo").unwrap();
         let at: Timestamp = "2012-07-09T00:00:00Z".parse().unwrap();
         let next = |text: &str| Schedule::parse(text, &tokyo).unwrap().next(at).unwrap().to_string();

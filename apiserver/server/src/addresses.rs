@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_cache::{Caches, Entry};
+use apiserver_meta::networks::first_address;
 use apiserver_schema::error::ApiError;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
@@ -58,7 +59,7 @@ impl Addresses {
     pub fn own_addresses(&self) -> OwnAddresses {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
         listeners.extend(self.advertise);
-        let services = self.service_cidrs.iter().map(|range| range.iter().nth(1).unwrap_or(range.ip()));
+        let services = self.service_cidrs.iter().copied().filter_map(first_address);
         OwnAddresses { listeners, services: services.collect() }
     }
 }

@@ -26,7 +26,7 @@ use crate::body::Body;
 use crate::clients::accounts::{Account, Class};
 use crate::clients::connections::Connection;
 use crate::clients::delivery::Payer;
-use crate::clients::{intake, lanes, payer};
+use crate::clients::{intake, lanes, task_account};
 use crate::context::Context;
 use crate::errors::too_many_requests;
 use crate::lifetime::Lifetime;
@@ -369,7 +369,7 @@ async fn authenticate(
     let stall = if streams { limits::STALL_OF_LOGS } else { limits::STALL };
     // Audit belongs here: the request and its author are known.
     let work = flow(context, request, &account);
-    let answer = payer::on_behalf_of(Arc::clone(&account), work).await;
+    let answer = task_account::on_behalf_of(Arc::clone(&account), work).await;
     tracing::trace!("answered");
     let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
     response.extensions_mut().insert(Payer { account, refusable, stall });

@@ -220,7 +220,12 @@ async fn keep_status(agent: &Agent, port: u16) {
         if due {
             match write(agent, &status).await {
                 Ok(()) => {
-                    warn_of_pressure(&previous, &status);
+                    for condition in new_pressure(&previous, &status) {
+                        warn!(
+                            condition,
+                            "the node is short of memory or disk space and gets no more pods; free some, or change --eviction-hard"
+                        );
+                    }
                     reported = Some((status, Instant::now()));
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
@@ -236,18 +241,16 @@ async fn keep_status(agent: &Agent, port: u16) {
     }
 }
 
-/// Warns of pressure that is new: the scheduler gives no more pods to the node, and nothing else says why.
-fn warn_of_pressure(previous: &[NodeCondition], status: &NodeStatus) {
+/// Returns the conditions of pressure that did not hold before: the scheduler gives no more pods to the node, and nothing
+/// else says why.
+fn new_pressure<'a>(previous: &[NodeCondition], status: &'a NodeStatus) -> Vec<&'a str> {
     let is_under =
         |condition: &&NodeCondition| condition.type_.ends_with("Pressure") && condition.status == "True";
-    for condition in status.conditions.iter().flatten().filter(is_under) {
-        if !previous.iter().any(|before| before.type_ == condition.type_ && is_under(&before)) {
-            warn!(
-                condition = condition.type_,
-                "the node is short of memory or disk space and gets no more pods; free some, or change --eviction-hard"
-            );
-        }
-    }
+    let is_new = |condition: &&NodeCondition| {
+        !previous.iter().any(|before| before.type_ == condition.type_ && is_under(&before))
+    };
+    let conditions = status.conditions.iter().flatten().filter(is_under).filter(is_new);
+    conditions.map(|condition| condition.type_.as_str()).collect()
 }
 
 async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
@@ -468,6 +471,33 @@ mod tests {
         assert!(conditions_differ(&node(None), &conditions("True")));
         // Conditions of other components are ignored.
         assert!(!conditions_differ(&node(Some(conditions("True"))), &NodeStatus::default()));
+    }
+
+    #[test]
+    fn pressure_is_reported_once_until_it_has_ended() {
+        let status = |memory: &str, disk: &str| -> NodeStatus {
+            serde_json::from_value(json!({"conditions": [
+                {"type": "MemoryPressure", "status": memory},
+                {"type": "DiskPressure", "status": disk},
+                {"type": "Ready", "status": "True"},
+            ]}))
+            .unwrap()
+        };
+        let mut previous = Vec::new();
+        let mut report = |memory: &str, disk: &str| -> Vec<String> {
+            let status = status(memory, disk);
+            let new = new_pressure(&previous, &status).into_iter().map(str::to_owned).collect();
+            previous = status.conditions.unwrap();
+            new
+        };
+        assert!(report("False", "False").is_empty());
+        assert_eq!(report("True", "False"), ["MemoryPressure"]);
+        assert!(report("True", "False").is_empty());
+        assert_eq!(report("True", "True"), ["DiskPressure"]);
+        assert!(report("False", "True").is_empty());
+        assert_eq!(report("True", "True"), ["MemoryPressure"]);
+        let none = Vec::new();
+        assert_eq!(new_pressure(&none, &status("True", "True")), ["MemoryPressure", "DiskPressure"]);
     }
 
     #[test]

@@ -111,6 +111,25 @@ async fn pod_that_does_not_restart_fails_when_its_node_has_lost_the_range_of_its
 }
 
 #[tokio::test(start_paused = true)]
+async fn pod_that_has_failed_already_keeps_its_reason_when_its_address_is_lost() {
+    let mut node = Node::new();
+    node.pod_ranges.send_replace(vec!["10.9.0.0/24".parse().unwrap()]);
+    let mut spec = one("web");
+    spec["restartPolicy"] = json!("Never");
+    spec["activeDeadlineSeconds"] = json!(60);
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    node.stop().await;
+    // The kubelet that comes back finds both at once.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    change_range(&node);
+    node.start();
+    let failed = node.api.until("p", "failed", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(failed["status"]["reason"], "DeadlineExceeded", "{failed:#}");
+    assert_eq!(address_events(&node), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_stay_where_another_network_plugin_chooses_their_addresses() {
     let node = Node::new();
     node.api.create_pod("p", one("web"));

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use crate::bench::{Bench, Kubelet};
 use crate::support::Api;
 
-/// Starts a kubelet whose logs are below `var/log` of the bench, with a file beside them that is nobody's business.
+/// Starts a kubelet whose logs are below `var/log` of the bench, with a secret file beside the directory.
 async fn node(bench: &Bench) -> Kubelet {
     let logs = bench.path("var/log");
     fs::create_dir_all(logs.join("pods/ns_pod")).unwrap();
@@ -149,7 +149,7 @@ async fn huge_log_is_sent_in_pieces_to_a_few_readers_at_once() {
         open.push(body);
     }
     assert_eq!(bench.open(kubelet.port, "/logs/huge", true).await.status(), 429);
-    // Those who leave make room.
+    // Readers that disconnect free their places.
     drop(open);
     while bench.open(kubelet.port, "/logs/messages", true).await.status() != 200 {}
     kubelet.stop().await;
@@ -162,12 +162,34 @@ async fn log_that_grows_while_it_is_read_ends() {
     let path = bench.path("var/log/growing");
     let line = "x".repeat(1 << 20);
     fs::write(&path, line.repeat(8)).unwrap();
-    let mut body = bench.open(kubelet.port, "/logs/growing", true).await.into_body();
+    let answer = bench.open(kubelet.port, "/logs/growing", true).await;
+    assert_eq!(answer.headers()["content-length"], (8 << 20).to_string());
+    let mut body = answer.into_body();
     let mut read = body.frame().await.unwrap().unwrap().into_data().unwrap().len();
     OpenOptions::new().append(true).open(&path).unwrap().write_all(line.as_bytes()).unwrap();
     while let Some(frame) = body.frame().await {
         read += frame.unwrap().into_data().unwrap().len();
     }
     assert_eq!(read, 8 << 20);
+    kubelet.stop().await;
+}
+
+#[tokio::test]
+async fn log_that_is_cut_off_does_not_look_complete() {
+    let bench = Bench::new();
+    let kubelet = node(&bench).await;
+    let path = bench.path("var/log/rotated");
+    let log = OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
+    // More than all buffers on the way to the reader hold.
+    log.set_len(1 << 30).unwrap();
+    let mut body = bench.open(kubelet.port, "/logs/rotated", true).await.into_body();
+    body.frame().await.unwrap().unwrap();
+    log.set_len(0).unwrap();
+    let mut frames = Vec::new();
+    while let Some(frame) = body.frame().await {
+        frames.push(frame.map(|frame| frame.into_data().unwrap().len()));
+    }
+    let (last, others) = frames.split_last().unwrap();
+    assert!(last.is_err() && others.iter().all(Result::is_ok), "{last:?}");
     kubelet.stop().await;
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_client::in_process;
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::networks::first_address;
 use apiserver_server::components::Components;
 use apiserver_server::limits;
 use apiserver_server::streams::Kubelets;
@@ -17,7 +18,6 @@ use apiserver_store::Store;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Control, Embedded, Options};
 use apiserver_store::etcd::Etcd;
-use ipnetwork::IpNetwork;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::shutdown;
@@ -106,9 +106,9 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let port = listener.local_addr().context("the listener has no address")?.port();
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
     let issuer = Arc::new(keys.issuer(&pki)?);
-    let services = networks.service_cidrs.iter().copied().map(first_address);
+    let kubernetes_service = networks.service_cidrs.iter().copied().filter_map(first_address);
     let addresses =
-        [advertise].into_iter().chain(addresses).chain(services).map(|address| address.to_string());
+        [advertise].into_iter().chain(addresses).chain(kubernetes_service).map(|address| address.to_string());
     let subject = Subject::apiserver(&cluster_domain, addresses);
     let tls = pki.listener_tls(&subject, &keys.listener()).context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
@@ -165,11 +165,6 @@ impl Api {
         }
         Ok(())
     }
-}
-
-/// The address of the Service `kubernetes`.
-fn first_address(range: IpNetwork) -> IpAddr {
-    range.iter().nth(1).unwrap_or_else(|| range.ip())
 }
 
 /// Returns the directory of the embedded store.

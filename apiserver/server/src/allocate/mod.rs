@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::networks::first_address;
 use apiserver_registry::Resource;
 use apiserver_schema::error::FieldError;
 use apiserver_store::{Store, StoreError};
@@ -44,7 +45,6 @@ use blocks::Blocks;
 use claims::Claims;
 use plan::{Item, Plan, Source};
 use ports::Ports;
-pub use ranges::first_address;
 
 /// The Service that the first address of each range is reserved for.
 pub(crate) const KUBERNETES: &str = "default/kubernetes";
@@ -139,9 +139,9 @@ impl Allocator {
         found.or(open.first()).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Returns the addresses of the Service `default/kubernetes`, one a range.
+    /// Returns the addresses of the Service `default/kubernetes`, the first of each range.
     pub fn kubernetes_addresses(&self) -> Vec<IpAddr> {
-        self.config.service_cidrs.iter().map(first_address).collect()
+        self.config.service_cidrs.iter().copied().filter_map(first_address).collect()
     }
 
     /// Fills in `clusterIP`, `clusterIPs`, `ipFamilies`, `ipFamilyPolicy`, node ports and

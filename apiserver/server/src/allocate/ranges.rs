@@ -4,11 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-/// Returns the first usable address of a range, which the Service `default/kubernetes` has.
-pub fn first_address(cidr: &IpNetwork) -> IpAddr {
-    at(cidr, 1)
-}
-
 /// Returns `true` if a Service may have `address`: in the range, and neither the network's address nor the IPv4
 /// broadcast address.
 pub(super) fn usable(cidr: &IpNetwork, address: IpAddr) -> bool {

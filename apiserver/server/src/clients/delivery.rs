@@ -60,8 +60,8 @@ pub struct Payer {
     pub stall: Duration,
 }
 
-/// In the extensions of an answer: its body makes nothing more while its client holds more than it may. It is asked for
-/// what it has made at any time, and gives back what it was charged with for that.
+/// Marks, in the extensions of an answer, a body that waits for room by itself: while its client is over the limit it
+/// produces nothing new. The delivery polls it at any time, since sending is what gives room back.
 #[derive(Clone, Copy)]
 pub struct Paced;
 

@@ -8,7 +8,7 @@ pub mod delivery;
 pub mod frame_limit;
 pub mod intake;
 pub mod lanes;
-pub mod payer;
+pub mod task_account;
 
 use std::sync::Arc;
 

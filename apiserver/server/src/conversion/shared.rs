@@ -47,7 +47,8 @@ struct Conversions {
 /// A conversion of a state to a version of a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// The address of the definition, which has defaults and the webhook. Whoever has a key keeps the definition alive.
+    /// The address of the definition, which has defaults and the webhook. `Claim` and `KeptKind` keep the definition alive,
+    /// so that no other one gets its address while a key exists.
     definition: usize,
     version: Box<str>,
     state: State,
@@ -81,24 +82,32 @@ pub async fn convert(
     let Calls { turns, shared, .. } = host.webhook_caller().calls;
     let keys: Vec<Key> = wanted.iter().map(|wanted| Key::new(&custom, &wanted.state)).collect();
     let mut done: Vec<Option<Bytes>> = vec![None; wanted.len()];
+    let mut open: Vec<usize> = (0..keys.len()).collect();
+    let mut under_way = Vec::new();
     // A call of another watcher has failed, which may be because of an object that only that one needs.
     let mut alone = false;
     loop {
-        let (mut missing, mut under_way) = (Vec::new(), None);
-        for (index, key) in keys.iter().enumerate() {
-            match done[index].take().map_or_else(|| shared.look(key), Progress::Done) {
+        let mut missing = Vec::new();
+        for index in std::mem::take(&mut open) {
+            match shared.look(&keys[index]) {
                 Progress::Done(text) => done[index] = Some(text),
-                Progress::UnderWay(outcome) if !alone => under_way = Some((index, outcome)),
+                Progress::UnderWay(outcome) if !alone => under_way.push((index, outcome)),
                 Progress::UnderWay(_) | Progress::Missing => missing.push(index),
             }
         }
+        if missing.is_empty() && under_way.is_empty() {
+            return Ok(done.into_iter().flatten().collect());
+        }
         if missing.is_empty() {
-            let Some((index, mut outcome)) = under_way else {
-                return Ok(done.into_iter().flatten().collect());
-            };
-            match outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| Option::clone(&outcome)) {
-                Some(outcome) => done[index] = Some(outcome?),
-                None => alone = true,
+            for (index, mut outcome) in under_way.drain(..) {
+                let ended = outcome.wait_for(Option::is_some).await.ok();
+                match ended.and_then(|outcome| Option::clone(&outcome)) {
+                    Some(outcome) => done[index] = Some(outcome?),
+                    None => {
+                        alone = true;
+                        open.push(index);
+                    }
+                }
             }
             continue;
         }
@@ -107,6 +116,7 @@ pub async fn convert(
         let claim = Claim::new(&host, &custom, missing.iter().map(|index| (*index, &keys[*index])), alone);
         let texts = claim.texts(&wanted);
         if texts.is_empty() {
+            open = missing;
             continue;
         }
         let indexes: Vec<usize> = claim.entries.iter().map(|entry| entry.index).collect();
@@ -117,6 +127,7 @@ pub async fn convert(
         for (index, text) in indexes.into_iter().zip(converted) {
             done[index] = Some(text);
         }
+        open = missing.into_iter().filter(|index| done[*index].is_none()).collect();
     }
 }
 
@@ -200,13 +211,21 @@ impl Claim {
     }
 
     async fn converted(&self, texts: Vec<Bytes>) -> Result<Vec<Bytes>, ApiError> {
-        let read = |text: &Bytes| {
-            serde_json::from_slice::<Value>(text)
-                .map_err(|error| ApiError::internal(format!("an object of a watch cannot be read: {error}")))
+        let unread = |error: &dyn std::fmt::Display| {
+            ApiError::internal(format!("an object of a watch cannot be read: {error}"))
         };
-        let mut values = texts.iter().map(read).collect::<Result<Vec<Value>, ApiError>>()?;
+        let (mut values, mut array) = (Vec::with_capacity(texts.len()), "[".to_owned());
+        for text in &texts {
+            let text = str::from_utf8(text).map_err(|error| unread(&error))?;
+            values.push(serde_json::from_str::<Value>(text).map_err(|error| unread(&error))?);
+            if array.len() > 1 {
+                array.push(',');
+            }
+            array.push_str(text);
+        }
+        array.push(']');
         drop(texts);
-        webhook::convert_in_turn(self.host.webhook_caller(), &self.custom, &mut values).await?;
+        webhook::convert_in_turn(self.host.webhook_caller(), &self.custom, &mut values, array).await?;
         Ok(values.into_iter().map(|value| Bytes::from(ordered::json_text(&value))).collect())
     }
 }
@@ -318,4 +337,81 @@ fn cost(key: &Key, text: &Bytes) -> usize {
     limits::CONVERTED_KEPT_OBJECT
         + 2 * (namespace.len() + name.len() + uid.len() + revision.len())
         + text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const OF_KIND: usize = limits::CONVERTED_KEPT / limits::SHARE_OF_CONVERTED_KEPT;
+    /// The objects of a kind that are kept, each of which costs this part of its share.
+    const OBJECTS: usize = 4;
+
+    fn definition(name: &str) -> Arc<Definition> {
+        let definition = json!({
+            "metadata": {"name": name},
+            "spec": {"group": "example.com", "scope": "Namespaced", "versions": [{"name": "v1", "storage": true}]},
+        });
+        Arc::new(Definition::read(Arc::new(definition.to_string())).unwrap())
+    }
+
+    fn key(definition: &Arc<Definition>, number: usize) -> Key {
+        let name = number.to_string();
+        let state = State { namespace: String::new(), name, uid: String::new(), revision: String::new() };
+        Key { definition: Arc::as_ptr(definition) as usize, version: "v1".into(), state }
+    }
+
+    /// Keeps an object of the size of which [`OBJECTS`] are kept.
+    fn insert(kept: &mut Kept, definition: &Arc<Definition>, number: usize) {
+        let key = key(definition, number);
+        let text = vec![b' '; OF_KIND / OBJECTS - cost(&key, &Bytes::new())];
+        kept.insert(definition, &key, &Bytes::from(text));
+    }
+
+    /// Returns the numbers of the objects of a kind that are kept.
+    fn numbers(kept: &Kept, definition: &Arc<Definition>) -> Vec<usize> {
+        (0..100).filter(|number| kept.get(&key(definition, *number)).is_some()).collect()
+    }
+
+    #[test]
+    fn kept_objects_are_bounded_for_each_kind_and_in_all_and_the_oldest_go_first() {
+        let mut kept = Kept::default();
+        let kinds: Vec<_> =
+            (0..=limits::SHARE_OF_CONVERTED_KEPT).map(|kind| definition(&kind.to_string())).collect();
+        let (last, others) = kinds.split_last().unwrap();
+        for kind in others {
+            (0..OBJECTS + 2).for_each(|number| insert(&mut kept, kind, number));
+            assert_eq!(numbers(&kept, kind), [2, 3, 4, 5], "the oldest have gone");
+        }
+        assert_eq!(kept.bytes, limits::CONVERTED_KEPT);
+        // Another kind gets room from those that have most, one object from each.
+        for number in 0..OBJECTS - 1 {
+            insert(&mut kept, last, number);
+            assert_eq!(kept.bytes, limits::CONVERTED_KEPT);
+        }
+        assert_eq!(numbers(&kept, last), [0, 1, 2]);
+        let left: Vec<_> = others.iter().map(|kind| numbers(&kept, kind)).collect();
+        assert!(left.iter().all(|left| *left == [2, 3, 4, 5] || *left == [3, 4, 5]), "{left:?}");
+        assert_eq!(left.concat().len(), others.len() * OBJECTS - (OBJECTS - 1));
+        // One that is larger than the share of its kind is not kept.
+        let huge = Bytes::from(vec![b' '; OF_KIND]);
+        kept.insert(last, &key(last, 50), &huge);
+        assert_eq!((numbers(&kept, last), kept.bytes), (vec![0, 1, 2], limits::CONVERTED_KEPT));
+    }
+
+    #[test]
+    fn objects_of_a_replaced_definition_are_forgotten() {
+        let mut kept = Kept::default();
+        let (old, new, other) = (definition("a"), definition("a"), definition("b"));
+        for definition in [&old, &other] {
+            (0..2).for_each(|number| insert(&mut kept, definition, number));
+        }
+        insert(&mut kept, &new, 1);
+        let numbers = [&old, &new, &other].map(|definition| numbers(&kept, definition));
+        assert_eq!(numbers, [vec![], vec![1], vec![0, 1]]);
+        assert_eq!((kept.texts.len(), kept.kinds.len(), kept.bytes), (3, 2, 3 * OF_KIND / OBJECTS));
+        assert_eq!(Arc::strong_count(&old), 1, "nothing keeps it alive");
+    }
 }

@@ -1,5 +1,6 @@
 //! The turns of calls of conversion webhooks. Each call counts among those of its kind and account, of its account, of its
-//! kind, and of the server, in this order: who waits for others of the same account takes nothing from another one.
+//! kind, and of the server, in this order, so that a call that waits for its own account's share occupies nothing that
+//! other accounts need.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -69,7 +70,9 @@ struct Entered {
 }
 
 /// The turn of a call, until this is dropped.
-pub struct Turn(#[expect(dead_code, reason = "held until the call is over")] Vec<Entered>);
+pub struct Turn {
+    _entered: Vec<Entered>,
+}
 
 impl Default for Turns {
     fn default() -> Self {
@@ -89,7 +92,7 @@ impl Turns {
         for share in shares {
             entered.push(share.enter(units).await);
         }
-        Turn(entered)
+        Turn { _entered: entered }
     }
 
     /// Returns the shares that a call counts in, in the order in which they are entered.
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn account_takes_its_share_of_a_kind_and_a_kind_its_share_of_the_server() {
+    fn calls_beyond_the_share_of_account_kind_or_server_wait() {
         let (turns, accounts) = (Turns::default(), Accounts::new([4, 4]));
         let tenants: Vec<_> =
             (0..6).map(|number| accounts.account(Class::Tenants, &number.to_string())).collect();
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_call_has_its_turn_when_one_of_its_account_is_over_and_shares_are_forgotten() {
+    async fn waiting_call_gets_its_turn_when_one_of_its_account_ends() {
         let (turns, accounts) = (Turns::default(), Accounts::new([4, 4]));
         let bob = accounts.account(Class::Tenants, "bob");
         let mut held = all(&turns, "a", Some(&bob), 1);
@@ -190,7 +193,12 @@ mod tests {
         assert!(next.as_mut().now_or_never().is_none());
         held.pop();
         drop(next.await);
-        drop(held);
+    }
+
+    #[tokio::test]
+    async fn shares_without_calls_are_forgotten() {
+        let (turns, accounts) = (Turns::default(), Accounts::new([4, 4]));
+        let bob = accounts.account(Class::Tenants, "bob");
         for number in 0..1_000 {
             drop(turns.take(&number.to_string(), Some(&bob), 1).await);
         }

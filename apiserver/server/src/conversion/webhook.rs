@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{Caller, Calls};
 use crate::clients::budget::Budget;
-use crate::clients::payer;
+use crate::clients::task_account;
 use crate::errors::too_many_requests;
 use crate::limits;
 use crate::metrics::WebhookFailure;
@@ -61,43 +61,27 @@ pub enum ConversionError {
 pub async fn convert(caller: Caller<'_>, custom: &Custom, objects: &mut [Value]) -> Result<(), ApiError> {
     let wanted = custom.api_version();
     let foreign = objects.iter().filter(|object| meta::text(object, "/apiVersion") != wanted);
-    let bytes: usize = foreign.map(size).sum();
-    if bytes == 0 {
+    let foreign: Vec<&Value> = foreign.collect();
+    if foreign.is_empty() {
         return Ok(());
     }
-    let account = payer::current();
-    let turn = caller.calls.turns.take(&custom.definition.name, account.as_deref(), bytes);
+    let text = serde_json::to_string(&foreign)
+        .map_err(|error| ApiError::internal(format!("the objects to convert cannot be written: {error}")))?;
+    let account = task_account::current();
+    let turn = caller.calls.turns.take(&custom.definition.name, account.as_deref(), text.len());
     let _turn = match caller.refusable {
         true => tokio::time::timeout(limits::FLOW_WAIT, turn).await.map_err(|_| too_many_requests())?,
         false => turn.await,
     };
-    convert_in_turn(caller, custom, objects).await
+    convert_in_turn(caller, custom, objects, text).await
 }
 
-/// Returns the number of bytes of a value as JSON.
-fn size(value: &Value) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    // Neither a value nor the counter can fail.
-    let _ = serde_json::to_writer(&mut counter, value);
-    counter.0
-}
-
-/// Does the same for a caller that has the turn of a call.
+/// Converts objects in a turn that the caller has taken. `text` is a JSON array of those that are of another version.
 pub(super) async fn convert_in_turn(
     caller: Caller<'_>,
     custom: &Custom,
     objects: &mut [Value],
+    text: String,
 ) -> Result<(), ApiError> {
     let wanted = custom.api_version();
     let foreign = |object: &&mut Value| meta::text(object, "/apiVersion") != wanted;
@@ -108,7 +92,7 @@ pub(super) async fn convert_in_turn(
     let kind = custom.definition.kind();
     let sent: Vec<&Value> = waiting.iter().map(|object| &**object).collect();
     let began = Instant::now();
-    let converted = review(caller, (&custom.definition.name, webhook), &wanted, &sent)
+    let converted = review(caller, (&custom.definition.name, webhook), &wanted, text)
         .await
         .and_then(|converted| sound(&sent, converted, &wanted, kind));
     let failure = converted.as_ref().err().map(|error| match error {
@@ -134,12 +118,12 @@ pub(super) async fn convert_in_turn(
     Ok(())
 }
 
-/// Asks the webhook.
+/// Asks the webhook for the objects of a JSON array in another version.
 async fn review(
     caller: Caller<'_>,
     (definition, webhook): (&str, &Value),
     wanted: &str,
-    objects: &[&Value],
+    objects: String,
 ) -> Result<Vec<Value>, ConversionError> {
     let offered = meta::list(webhook, "/conversionReviewVersions").iter().filter_map(Value::as_str);
     let version = offered
@@ -148,11 +132,8 @@ async fn review(
         .ok_or_else(|| ConversionError::Call("no supported conversion review versions".to_owned()))?;
     let uid = caller.ambient.uid();
     let api_version = format!("apiextensions.k8s.io/{version}");
-    let place = Place::of(caller, webhook)?;
+    let place = Place::of(caller, definition, webhook)?;
     // Put together as text, since a value would have a copy of each object.
-    let unwritten =
-        |error: serde_json::Error| ConversionError::Call(format!("cannot write the review: {error}"));
-    let objects = serde_json::to_string(objects).map_err(unwritten)?;
     let request = format!(
         r#"{{"kind":"ConversionReview","apiVersion":{},"request":{{"uid":{},"desiredAPIVersion":{},"objects":{objects}}}}}"#,
         json!(api_version),
@@ -160,7 +141,7 @@ async fn review(
         json!(wanted)
     );
     drop(objects);
-    let call = place.post((caller, definition), request.into());
+    let call = place.post(caller, request.into());
     let answer = tokio::time::timeout(REVIEW_TIMEOUT, call)
         .await
         .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
@@ -281,7 +262,9 @@ enum Server {
 }
 
 /// The address of a webhook.
-struct Place {
+struct Place<'a> {
+    /// The name of its definition.
+    definition: &'a str,
     url: String,
     server: Server,
     /// The name that the certificate must have.
@@ -290,8 +273,8 @@ struct Place {
     roots: Option<Vec<u8>>,
 }
 
-impl Place {
-    fn of(caller: Caller<'_>, webhook: &Value) -> Result<Self, ConversionError> {
+impl<'a> Place<'a> {
+    fn of(caller: Caller<'_>, definition: &'a str, webhook: &Value) -> Result<Self, ConversionError> {
         let config = &webhook["clientConfig"];
         let bundle = meta::text(config, "/caBundle");
         let roots = STANDARD
@@ -303,6 +286,7 @@ impl Place {
             let uri: Uri = url.parse().map_err(|_| bad())?;
             let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
             return Ok(Self {
+                definition,
                 url: url.to_owned(),
                 name: host.clone(),
                 server: Server::Host(host, uri.port_u16().unwrap_or(443)),
@@ -316,11 +300,12 @@ impl Place {
         let server = server(caller, namespace, service, port)?;
         let target = format!("/{}", text("/path").trim_start_matches('/'));
         let name = format!("{service}.{namespace}.svc");
-        Ok(Self { url: format!("https://{name}:{port}{target}"), server, name, target, roots })
+        let url = format!("https://{name}:{port}{target}");
+        Ok(Self { definition, url, server, name, target, roots })
     }
 
-    /// Sends a review of a definition and gives the answer's body.
-    async fn post(&self, caller: (Caller<'_>, &str), body: Bytes) -> Result<Bytes, ConversionError> {
+    /// Sends a review and returns the answer's body.
+    async fn post(&self, caller: Caller<'_>, body: Bytes) -> Result<Bytes, ConversionError> {
         let failed = |why: &dyn std::fmt::Display| {
             ConversionError::Call(format!("Post \"{}?timeout=30s\": {why}", self.url))
         };
@@ -362,7 +347,7 @@ impl Place {
     /// Connects, over TLS with the server itself also where a tunnel leads to it.
     async fn connect(
         &self,
-        (caller, definition): (Caller<'_>, &str),
+        caller: Caller<'_>,
     ) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn NodeStream>>> {
         let invalid =
             |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
@@ -387,42 +372,41 @@ impl Place {
             .with_no_client_auth();
         let name = ServerName::try_from(self.name.clone()).map_err(|error| invalid(&error))?;
         let stream = match &self.server {
-            Server::Host(host, port) => direct(caller.calls, definition, host, *port).await?,
-            Server::Endpoint(peer) => to_endpoint(caller, definition, peer).await?,
+            Server::Host(host, port) => self.direct(caller.calls, host, *port).await?,
+            Server::Endpoint(peer) => self.to_endpoint(caller, peer).await?,
         };
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
-}
 
-/// Connects to a host. Of one definition one name is looked up at a time: those who write the Services of webhooks choose
-/// names too.
-async fn direct(calls: &Calls, definition: &str, host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
-    let addresses = match host.parse::<IpAddr>() {
-        Ok(ip) => vec![SocketAddr::new(ip, port)],
-        Err(_) => {
-            let name = host.to_owned();
-            let lookup = async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) };
-            calls.lookups.resolve(definition, host, lookup).await?
-        }
-    };
-    let stream = TcpStream::connect(&addresses[..]).await?;
-    stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
-}
+    /// Connects to a host. Each definition has one lookup of a name at a time, since users choose the names.
+    async fn direct(&self, calls: &Calls, host: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
+        let addresses = match host.parse::<IpAddr>() {
+            Ok(ip) => vec![SocketAddr::new(ip, port)],
+            Err(_) => {
+                let name = host.to_owned();
+                let lookup = async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) };
+                calls.lookups.resolve(self.definition, host, lookup).await?
+            }
+        };
+        let stream = TcpStream::connect(&addresses[..]).await?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
 
-/// Connects to an endpoint of a Service, through the tunnel of its node where it cannot be dialled. The number of such
-/// connections is that of the calls that may be under way, for each of which a tunnel has a place.
-async fn to_endpoint(caller: Caller<'_>, definition: &str, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
-    let Some(kubelets) = caller.kubelets else {
-        return direct(caller.calls, definition, &peer.host, peer.port).await;
-    };
-    // No address is refused: whoever configures webhooks may name the API server itself.
-    let (own, budget) = (OwnAddresses::default(), Budget::default());
-    let caller = streams::Caller { kubelets, own: &own, budget: &budget, webhook: true };
-    caller.stream(peer, false).await.map_err(|error| {
-        let node = if peer.node.is_empty() { String::new() } else { format!(" on node {:?}", peer.node) };
-        io::Error::other(format!("dial tcp {}{node}: {}", peer.authority(), error.why()))
-    })
+    /// Connects to an endpoint of a Service, through the tunnel of its node where it cannot be dialled. The number of such
+    /// connections is that of the calls that may be under way, for each of which a tunnel has a place.
+    async fn to_endpoint(&self, caller: Caller<'_>, peer: &Peer) -> io::Result<Box<dyn NodeStream>> {
+        let Some(kubelets) = caller.kubelets else {
+            return self.direct(caller.calls, &peer.host, peer.port).await;
+        };
+        // No address is refused: whoever configures webhooks may name the API server itself.
+        let (own, budget) = (OwnAddresses::default(), Budget::default());
+        let caller = streams::Caller { kubelets, own: &own, budget: &budget, webhook: true };
+        caller.stream(peer, false).await.map_err(|error| {
+            let node = if peer.node.is_empty() { String::new() } else { format!(" on node {:?}", peer.node) };
+            io::Error::other(format!("dial tcp {}{node}: {}", peer.authority(), error.why()))
+        })
+    }
 }
 
 /// Returns the server of a Service: its external name, or one of its endpoints.

@@ -11,16 +11,18 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValu
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
 use super::converted_selection::SentObjects;
-use super::converted_watch::{ConvertedWatch, Payer};
+use super::converted_watch::ConvertedWatch;
 use crate::body;
 use crate::body::Body;
-use crate::clients::payer;
+use crate::clients::accounts::Account;
+use crate::clients::budget::Budget;
+use crate::clients::task_account;
 use crate::context::Context;
-use crate::conversion::by_webhook;
-use crate::conversion::webhook;
+use crate::conversion::{Caller, by_webhook, webhook};
 use crate::list_options;
 use crate::negotiate;
 use crate::objects::Objects;
@@ -35,6 +37,8 @@ pub struct ConvertedRead {
     resource: Arc<Resource>,
     custom: Arc<Custom>,
     shaper: Shaper,
+    /// False for `deletecollection`: the objects in its answer are deleted already.
+    refusable: bool,
     /// For a watch.
     watch: Option<Watch>,
 }
@@ -43,7 +47,9 @@ pub struct ConvertedRead {
 struct Watch {
     /// The objects known to a watcher with selectors.
     sent: Option<SentObjects>,
-    payer: Payer,
+    account: Option<Arc<Account>>,
+    budget: Budget,
+    stop: CancellationToken,
 }
 
 /// Shapes converted objects as a client asked for.
@@ -70,14 +76,16 @@ impl ConvertedRead {
             _ => None,
         };
         let watch = match info.verb {
-            "watch" => {
-                let sent = Self::sent(context, &resource, &custom).await?;
-                Some(Watch { sent, payer: Payer::of(context, payer::current()) })
-            }
+            "watch" => Some(Watch {
+                sent: Self::sent(context, &resource, &custom).await?,
+                account: task_account::current(),
+                budget: context.budget.clone(),
+                stop: server.lifetime().refusing().clone(),
+            }),
             _ => None,
         };
         let (objects, shaper) = (Arc::clone(server.objects()), Shaper { wanted, rows });
-        Ok(Some(Self { objects, resource, custom, shaper, watch }))
+        Ok(Some(Self { objects, resource, custom, shaper, refusable: info.is_read(), watch }))
     }
 
     async fn sent(
@@ -113,9 +121,10 @@ impl ConvertedRead {
         if !answer.status().is_success() {
             return Ok(answer);
         }
-        if let Some(Watch { sent, payer }) = self.watch {
+        if let Some(Watch { sent, account, budget, stop }) = self.watch {
             let Self { objects, custom, shaper, .. } = self;
-            return Ok(ConvertedWatch { objects, custom, shaper, sent, payer }.events(answer));
+            let watch = ConvertedWatch { objects, custom, shaper, sent, account, budget, stop };
+            return Ok(watch.events(answer));
         }
         let (parts, body) = answer.into_parts();
         let unread = |error: BoxError| ApiError::internal(format!("the answer cannot be read: {error}"));
@@ -124,16 +133,17 @@ impl ConvertedRead {
             Ok(value) => value,
             Err(_) => return Ok(Response::from_parts(parts, body::full(bytes))),
         };
+        drop(bytes);
+        let caller = Caller { refusable: self.refusable, ..self.objects.webhook_caller() };
         let list_kind = self.resource.list_kind();
         let value = if value["kind"] == list_kind.as_str() {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
             };
-            webhook::convert(self.objects.webhook_caller(), &self.custom, &mut items).await?;
+            webhook::convert(caller, &self.custom, &mut items).await?;
             self.shaper.list(value, items)
         } else if value["kind"] == self.resource.kind.as_str() {
-            webhook::convert(self.objects.webhook_caller(), &self.custom, std::slice::from_mut(&mut value))
-                .await?;
+            webhook::convert(caller, &self.custom, std::slice::from_mut(&mut value)).await?;
             self.shaper.object(value, true)
         } else {
             value

@@ -28,7 +28,6 @@ use crate::body::Body;
 use crate::clients::accounts::Account;
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::delivery::Paced;
-use crate::context::Context;
 use crate::conversion::Host;
 use crate::conversion::shared::{self, State, Wanted};
 use crate::objects::Objects;
@@ -41,25 +40,12 @@ pub struct ConvertedWatch {
     pub shaper: Shaper,
     /// The objects known to a watcher with selectors.
     pub sent: Option<SentObjects>,
-    pub payer: Payer,
-}
-
-/// The party that pays for a watch.
-pub struct Payer {
     /// The account whose share the calls take.
     pub account: Option<Arc<Account>>,
     /// The budget that events are charged to while they wait to be converted and sent.
     pub budget: Budget,
     /// Cancelled when the server refuses requests: nobody waits for a turn then.
     pub stop: CancellationToken,
-}
-
-impl Payer {
-    /// Returns the one of a request.
-    pub fn of(context: &Context, account: Option<Arc<Account>>) -> Self {
-        let stop = context.server.lifetime().refusing().clone();
-        Self { account, budget: context.budget.clone(), stop }
-    }
 }
 
 impl ConvertedWatch {
@@ -93,7 +79,7 @@ struct Events {
 struct Event {
     kind: String,
     line: Bytes,
-    /// The object, unless it is a bookmark or an error; `None` also for one that needs no conversion.
+    /// The object; `None` for bookmarks and errors, which are sent as they are.
     object: Option<Object>,
 }
 
@@ -183,7 +169,7 @@ impl Events {
     /// Returns the next whole lines, once the client has room for them.
     async fn lines(&mut self) -> Option<Result<(Bytes, Charge), BoxError>> {
         loop {
-            let budget = &self.watch.payer.budget;
+            let budget = &self.watch.budget;
             let (frame, charge) = poll_fn(|context| {
                 ready!(budget.poll_room(context));
                 let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
@@ -249,9 +235,9 @@ impl Events {
         foreign: Vec<Wanted>,
         mut charge: Charge,
     ) -> Result<(Vec<Bytes>, Charge), Option<ApiError>> {
-        let ConvertedWatch { objects, custom, payer, .. } = &self.watch;
+        let ConvertedWatch { objects, custom, account, stop, .. } = &self.watch;
         let host: Arc<dyn Host> = Arc::<Objects>::clone(objects);
-        let work = shared::convert(host, Arc::clone(custom), payer.account.clone(), foreign);
+        let work = shared::convert(host, Arc::clone(custom), account.clone(), foreign);
         let (mut sender, converted) = oneshot::channel();
         tokio::spawn(async move {
             tokio::select! {
@@ -270,7 +256,7 @@ impl Events {
                 Ok((converted, charge)) => Ok((converted?, charge)),
                 Err(_) => Err(Some(ApiError::internal("the conversion of an object has failed"))),
             },
-            () = payer.stop.cancelled() => Err(None),
+            () = stop.cancelled() => Err(None),
         }
     }
 

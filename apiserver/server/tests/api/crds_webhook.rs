@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use apiserver_meta::identity::Identity;
 use apiserver_server::limits;
@@ -20,7 +21,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::bad_rules::CRDS;
-use crate::api::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply, Watching};
 
 const V1: &str = "/apis/example.com/v1/namespaces/default/hosts";
 const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";
@@ -39,7 +40,7 @@ enum Manner {
     Renames,
     Loses,
     OtherUid,
-    /// It does not answer for objects called `held-…` before it is released.
+    /// It does not answer for objects called `held-…` before they are released, and refuses those called `held-bad`.
     Holds,
 }
 
@@ -68,7 +69,8 @@ struct Webhook {
     objects: Arc<AtomicUsize>,
     /// Reviews that are held.
     held: Arc<AtomicUsize>,
-    released: watch::Sender<bool>,
+    /// The beginning of the names of held objects that are released.
+    released: watch::Sender<Option<&'static str>>,
 }
 
 fn answer(review: &Value, manner: Manner) -> Value {
@@ -82,7 +84,8 @@ fn answer(review: &Value, manner: Manner) -> Value {
         _ => {}
     }
     let uid = if manner == Manner::OtherUid { json!("another") } else { request["uid"].clone() };
-    let result = if manner == Manner::Refuses {
+    let is_bad = |object: &Value| manner == Manner::Holds && object["metadata"]["name"] == "held-bad";
+    let result = if manner == Manner::Refuses || objects.iter().any(is_bad) {
         json!({"status": "Failure", "message": "hosts are not convertible today"})
     } else {
         json!({"status": "Success"})
@@ -107,7 +110,7 @@ async fn webhook(manner: Manner) -> Webhook {
         (TlsAcceptor::from(Arc::new(tls)), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
     let port = listener.local_addr().unwrap().port();
     let (reviews, objects) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (held, released) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(false));
+    let (held, released) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(None));
     let counts = (Arc::clone(&reviews), Arc::clone(&objects), Arc::clone(&held), released.subscribe());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -126,7 +129,9 @@ async fn webhook(manner: Manner) -> Webhook {
                         let text = answer(&review, manner).to_string();
                         if manner == Manner::Holds && text.contains("\"held-") {
                             counts.2.fetch_add(1, Ordering::SeqCst);
-                            counts.3.wait_for(|released| *released).await.unwrap();
+                            let is_released =
+                                |released: &Option<&str>| released.is_some_and(|name| text.contains(name));
+                            counts.3.wait_for(is_released).await.unwrap();
                         }
                         let mut response = Response::new(Full::new(Bytes::from(text)));
                         if manner == Manner::Fails {
@@ -297,6 +302,35 @@ async fn watchers_of_an_object_share_the_conversion_of_each_of_its_states() {
     assert_eq!(webhook.reviews.load(Ordering::SeqCst), 4, "one for each state");
 }
 
+#[tokio::test]
+async fn object_that_cannot_be_converted_ends_its_watches_and_no_others() {
+    let (api, webhook) = world(Manner::Holds, &["v1"]).await;
+    for name in ["good", "held-bad"] {
+        create(&api, V1, v1(name, "there:1")).await.expect(201);
+    }
+    let watch = async |query: &str| api.watch(&format!("{V2}?watch=1{query}")).await;
+    let first = |mut watch: Watching| tokio::spawn(async move { (watch.next().await.unwrap(), watch) });
+    let both = first(watch("").await);
+    while webhook.held.load(Ordering::SeqCst) < 1 {
+        tokio::task::yield_now().await;
+    }
+    let calls = [&webhook.reviews, &webhook.objects].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(calls, [1, 2], "both are in one call");
+    // These wait for that call, and then make their own.
+    let bad = first(watch("&fieldSelector=metadata.name%3Dheld-bad").await);
+    let good = first(watch("&fieldSelector=metadata.name%3Dgood").await);
+    webhook.released.send_replace(Some("held-"));
+    for ended in [both, bad] {
+        let (event, mut watch) = ended.await.unwrap();
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(500)));
+        assert_eq!(watch.next().await, None);
+    }
+    let (event, mut watch) = good.await.unwrap();
+    assert_eq!((&event["type"], &event["object"]["spec"]["host"]), (&json!("ADDED"), &json!("there")));
+    api.delete(&format!("{V1}/good"), Value::Null).await.expect(200);
+    assert_eq!(watch.brief().await, "DELETED good");
+}
+
 /// The objects of one tenant take long to convert, and it watches many of them.
 #[tokio::test]
 async fn watches_of_a_tenant_wait_for_its_turns_and_leave_those_of_others() {
@@ -310,6 +344,17 @@ async fn watches_of_a_tenant_wait_for_its_turns_and_leave_those_of_others() {
     let user = |name: &str| api.as_user(Identity::authenticated(name, &[]));
     let (mallory, bob) = (user("mallory"), user("bob"));
     create(&api, V1, v1("quick", "here:1")).await.expect(201);
+    create(&api, V1, v1("held-gone", "there:1")).await.expect(201);
+    let until_held = async |calls: usize| {
+        while webhook.held.load(Ordering::SeqCst) < calls {
+            tokio::task::yield_now().await;
+        }
+    };
+    let deletion = user("mallory");
+    let deletion = tokio::spawn(async move {
+        deletion.delete(&format!("{V2}?fieldSelector=metadata.name%3Dheld-gone"), Value::Null).await
+    });
+    until_held(1).await;
     let mut watches = Vec::new();
     for number in 0..40 {
         create(&api, V1, v1(&format!("held-{number}"), "there:1")).await.expect(201);
@@ -319,16 +364,24 @@ async fn watches_of_a_tenant_wait_for_its_turns_and_leave_those_of_others() {
     }
     // The most that one account has of a kind.
     let share = limits::CONVERSIONS / limits::SHARE_OF_CONVERTED_KIND / limits::SHARE_OF_IDENTITY;
-    while webhook.held.load(Ordering::SeqCst) < share {
+    until_held(share).await;
+    // Those of another tenant are answered meanwhile.
+    assert_eq!(bob.get(&format!("{V2}/quick")).await.expect(200).body["spec"]["host"], "here");
+    // A watch takes the place of the deletion, which needs one again for its answer.
+    webhook.released.send_replace(Some("held-gone"));
+    until_held(share + 1).await;
+    while api.get(&format!("{V1}/held-gone")).await.code != 404 {
         tokio::task::yield_now().await;
     }
-    // Those of another tenant are answered meanwhile, and the one that has its share is told when it asks.
-    assert_eq!(bob.get(&format!("{V2}/quick")).await.expect(200).body["spec"]["host"], "here");
+    // The tenant that has its share is told when it asks; what it has deleted is not refused any more.
     let refused = mallory.get(&format!("{V2}/quick")).await.expect(429);
     assert_eq!(refused.headers["retry-after"], "1");
     mallory.get(&format!("{V1}/quick")).await.expect(200);
-    assert_eq!(webhook.held.load(Ordering::SeqCst), share);
-    webhook.released.send_replace(true);
+    assert_eq!(webhook.held.load(Ordering::SeqCst), share + 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!deletion.is_finished(), "it waits longer than a request that may be refused");
+    webhook.released.send_replace(Some("held-"));
+    assert_eq!(deletion.await.unwrap().expect(200).names(), ["held-gone"]);
     for (number, watch) in watches.into_iter().enumerate() {
         assert_eq!(watch.await.unwrap(), format!("ADDED held-{number}"));
     }

@@ -275,6 +275,12 @@ impl Node {
         Ok(File::from(reopen(&self.fd, flags)?))
     }
 
+    /// Opens the entry if it is a directory.
+    pub fn open_dir(&self) -> io::Result<Dir> {
+        let fd = reopen(&self.fd, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(Dir { fd, resolver: Resolver::detect() })
+    }
+
     /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or_default()

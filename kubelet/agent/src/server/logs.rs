@@ -9,9 +9,7 @@
 use std::{io, os::unix::fs::MetadataExt, sync::Arc};
 
 use bytes::Bytes;
-use futures::stream;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::{SignedDuration, Timestamp};
 use kubelet_cri::ContainerState;
@@ -22,7 +20,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Body, StreamLength, StreamPermit, query::Query, text, typed};
+use super::{Body, StreamLength, StreamPermit, pieces, query::Query, text, typed};
 use crate::{
     agent::Agent,
     cri_log::{Renderer, Selection},
@@ -87,9 +85,8 @@ pub(super) async fn serve(
         reader.run(tail).await;
         drop(permit);
     });
-    let pieces = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
     let mut response = typed(StatusCode::OK, "text/plain; charset=utf-8", String::new());
-    *response.body_mut() = StreamBody::new(Box::pin(pieces)).boxed_unsync();
+    *response.body_mut() = pieces(receiver);
     response
 }
 

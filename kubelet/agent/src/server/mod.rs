@@ -4,13 +4,18 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
+use futures::stream;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, server::conn::http1};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
+    sync::mpsc,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -199,6 +204,12 @@ pub(crate) fn typed(status: StatusCode, kind: &'static str, text: String) -> Res
 
 fn boxed(page: Page) -> Response<Body> {
     page.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+}
+
+/// Returns a body of the pieces that a task sends.
+fn pieces(receiver: mpsc::Receiver<std::io::Result<Frame<Bytes>>>) -> Body {
+    let pieces = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
+    StreamBody::new(Box::pin(pieces)).boxed_unsync()
 }
 
 pub(crate) fn empty() -> Body {

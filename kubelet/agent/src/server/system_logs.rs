@@ -14,9 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use rustix::{
     fs::{FileType, OFlags},
@@ -24,7 +22,7 @@ use rustix::{
 };
 use tokio::{io::AsyncReadExt, sync::mpsc, time::Instant};
 
-use super::{Body, admission::NodeLogPermit, query::Query, text, typed};
+use super::{Body, admission::NodeLogPermit, pieces, query::Query, text, typed};
 use crate::{
     limits,
     machine::beneath::{Dir, Links},
@@ -69,12 +67,14 @@ pub(super) async fn serve(
         return text(StatusCode::TOO_MANY_REQUESTS, "too many logs of this node are read, try again later");
     };
     let root = root.to_owned();
-    match tokio::task::spawn_blocking(move || find(&root, &path)).await {
+    match tokio::task::spawn_blocking(move || find(&root, &path, limits::NODE_LOG_NAMES)).await {
         Ok(Ok(Found::Directory(names, more))) => {
             nosniff(typed(StatusCode::OK, "text/html; charset=utf-8", listing(&names, more)))
         }
         Ok(Ok(Found::File { file, size, kind })) => {
             let mut response = typed(StatusCode::OK, kind, String::new());
+            // The connection of an answer that ends early is cut off, so that the log does not look complete.
+            response.headers_mut().insert(header::CONTENT_LENGTH, size.into());
             *response.body_mut() = contents(file, size, permit);
             nosniff(response)
         }
@@ -132,14 +132,15 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-fn find(root: &Path, path: &Path) -> io::Result<Found> {
+/// Finds the file at a path, or the first `most` names in the directory there.
+fn find(root: &Path, path: &Path, most: usize) -> io::Result<Found> {
     let root = Dir::open_trusted(root)?;
     let node = root.node(path, Links::Inside)?;
     if node.kind() == FileType::Directory {
-        let dir = root.dir_through_links(path)?;
-        let mut names = dir.names(limits::NODE_LOG_NAMES + 1)?;
-        let more = names.len() > limits::NODE_LOG_NAMES;
-        names.truncate(limits::NODE_LOG_NAMES);
+        let dir = node.open_dir()?;
+        let mut names = dir.names(most + 1)?;
+        let more = names.len() > most;
+        names.truncate(most);
         names.sort();
         for name in &mut names {
             // One that is gone is listed as a file.
@@ -191,8 +192,8 @@ fn listing(names: &[OsString], more: bool) -> String {
 }
 
 /// Returns the first `size` bytes of a file, piece by piece. A reader that takes none for too long, or
-/// reads for too long, is left.
-fn contents(file: File, size: u64, permit: NodeLogPermit) -> Body {
+/// reads for too long, is left. The permit is dropped when nothing more is read.
+fn contents<P: Send + 'static>(file: File, size: u64, permit: P) -> Body {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         let mut file = tokio::fs::File::from_std(file).take(size);
@@ -213,12 +214,16 @@ fn contents(file: File, size: u64, permit: NodeLogPermit) -> Body {
         }
         drop(permit);
     });
-    let pieces = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
-    StreamBody::new(Box::pin(pieces)).boxed_unsync()
+    pieces(receiver)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, sync::Arc, time::Duration};
+
+    use http_body_util::BodyExt;
+    use tokio::{sync::Semaphore, task::JoinHandle};
+
     use super::*;
 
     #[test]
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_is_of_names_and_no_markup_of_theirs() {
+    fn listing_escapes_markup_in_names() {
         let names = ["pods/", "<script>.log", "a b", "javascript:x", "q\"'&"].map(OsString::from);
         let page = listing(&names, true);
         for line in [
@@ -263,5 +268,76 @@ mod tests {
         assert!(kind(b"").starts_with("text/plain"));
         assert_eq!(kind(b"\x1f\x8b\x08"), "application/octet-stream");
         assert_eq!(kind(b"a\0b"), "application/octet-stream");
+    }
+
+    #[test]
+    fn directory_with_more_names_than_are_listed_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        fs::create_dir(dir.path().join("c")).unwrap();
+        for (most, listed, expected) in [(2, 2, true), (3, 3, false), (4, 3, false)] {
+            let Found::Directory(names, more) = find(dir.path(), Path::new(""), most).unwrap() else {
+                panic!("it is a directory")
+            };
+            assert_eq!((names.len(), more), (listed, expected));
+            assert!(names.iter().all(|name| ["a", "b", "c/"].iter().any(|known| name == known)), "{names:?}");
+        }
+    }
+
+    /// The size of a log that has more than is queued.
+    const SIZE: u64 = 64 << 20;
+
+    /// Begins to read such a log; returns its body, and a task that tells after which time the permit is free again.
+    fn reading() -> (Body, JoinHandle<Duration>) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(SIZE).unwrap();
+        let (permits, began) = (Arc::new(Semaphore::new(1)), Instant::now());
+        let body = contents(file, SIZE, Arc::clone(&permits).try_acquire_owned().unwrap());
+        let freed = tokio::spawn(async move {
+            let _permit = permits.acquire().await.unwrap();
+            began.elapsed()
+        });
+        (body, freed)
+    }
+
+    /// Reads the rest of a body, with a pause before each piece.
+    async fn slowly(mut body: Body, pause: Duration) -> u64 {
+        let mut read = 0;
+        loop {
+            tokio::time::sleep(pause).await;
+            let Some(frame) = body.frame().await else { return read };
+            read += frame.unwrap().into_data().unwrap().len() as u64;
+        }
+    }
+
+    fn is_at(time: Duration, expected: Duration) -> bool {
+        // Timers are due at whole milliseconds.
+        (expected..expected + Duration::from_millis(10)).contains(&time)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_takes_nothing_frees_its_permit_after_the_stall() {
+        let (body, freed) = reading();
+        let freed = freed.await.unwrap();
+        assert!(is_at(freed, limits::NODE_LOG_STALL), "{freed:?}");
+        assert!(slowly(body, Duration::ZERO).await < SIZE, "it ends early");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_reader_frees_its_permit_when_its_time_is_over() {
+        let (body, freed) = reading();
+        let read = slowly(body, limits::NODE_LOG_STALL / 2).await;
+        let freed = freed.await.unwrap();
+        assert!(is_at(freed, limits::NODE_LOG_TIME), "{freed:?}");
+        assert!(read > 0 && read < SIZE, "{read}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_keeps_up_gets_the_whole_log() {
+        let (body, freed) = reading();
+        assert_eq!(slowly(body, Duration::ZERO).await, SIZE);
+        freed.await.unwrap();
     }
 }

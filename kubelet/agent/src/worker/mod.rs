@@ -108,11 +108,12 @@ impl Worker {
     async fn step(&mut self) -> Option<Duration> {
         let now = self.agent.ambient.now();
         let deadline = self.enforce_deadline(now);
+        if self.tracked.mode() != Mode::Run {
+            return None;
+        }
         let lost = self.agent.lost_address(&self.tracked);
         if let Some(message) = lost.as_ref().filter(|_| !pod::restarts_always(&self.tracked.pod())) {
             self.fail_for_good(ADDRESS_LOST, message.clone());
-        }
-        if self.tracked.mode() != Mode::Run {
             return None;
         }
         self.probes.reconcile(&self.agent, &self.tracked, &Kind::ALL);

@@ -326,7 +326,7 @@ async fn ask_pod(kubelets: &Kubelets, budget: &Budget, target: Target) -> ApiErr
     proxy(caller, target, Request::new(empty())).await.unwrap_err()
 }
 
-/// The pods refuse, so that whether they are asked shows whether there was a place.
+/// The node refuses connections to pods with 403: an answer other than that means that there was no place.
 #[tokio::test]
 async fn client_of_many_slow_pods_leaves_places_in_the_tunnel_for_others_for_webhooks_and_for_the_kubelet() {
     let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));

@@ -85,6 +85,8 @@ fn pipes_and_devices_are_refused_without_being_opened() {
         // Opening a pipe for reading would block until there is a writer.
         let refused = dir.open_regular("pipe", OFlags::RDONLY).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let refused = dir.node("pipe", Links::Refused).unwrap().open_dir().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotADirectory);
         fs::create_dir(path.join("directory")).unwrap();
         assert!(dir.open_regular("directory", OFlags::RDONLY).is_err());
     });
@@ -129,6 +131,17 @@ fn removal_handles_trees_deeper_than_any_path_and_wider_than_a_batch() {
         }
         dir.remove_tree("tree").unwrap();
         assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn directory_that_is_replaced_after_it_was_found_is_opened_itself() {
+    both(|path, dir| {
+        fs::create_dir_all(path.join("found/inner")).unwrap();
+        let node = dir.node("found", Links::Refused).unwrap();
+        fs::rename(path.join("found"), path.join("moved")).unwrap();
+        symlink("/", path.join("found")).unwrap();
+        assert_eq!(node.open_dir().unwrap().names(10).unwrap(), ["inner"]);
     });
 }
 
