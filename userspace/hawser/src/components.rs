@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use apiserver_client::{Accounts, Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
-use controllers_manager::{Authority, Clients, Metrics, Signing};
+use controllers_manager::{Authority, Metrics, Signing};
 use controllers_runtime::LeaderElection;
 use kube::config::Kubeconfig;
 use tokio::sync::watch;
@@ -54,7 +54,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let clients = match running.use_service_account_credentials {
         true => {
             let accounts = Accounts::new(&kubeconfig, MANAGER, client.clone(), ambient.clone()).await?;
-            Some(Clients(Arc::new(move |account| accounts.client(account))))
+            Some(controllers_manager::Clients(Arc::new(move |account| accounts.client(account))))
         }
         false => None,
     };

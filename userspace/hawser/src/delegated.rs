@@ -67,16 +67,14 @@ impl Delegated {
 
     async fn review(&self, token: &str, path: &str) -> kube::Result<StatusCode> {
         let (post, tokens) = (PostParams::default(), Api::all(self.client.clone()));
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
-        let review =
-            tokens.create(&post, &TokenReview { spec: Some(spec), ..TokenReview::default() }).await?;
+        let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
+        let review = tokens.create(&post, &TokenReview { spec, ..TokenReview::default() }).await?;
         let status = review.status.unwrap_or_default();
         let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
             return Ok(StatusCode::UNAUTHORIZED);
         };
         let accesses: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let review =
-            SubjectAccessReview { spec: Some(question(user, path)), ..SubjectAccessReview::default() };
+        let review = SubjectAccessReview { spec: question(user, path), ..SubjectAccessReview::default() };
         let allowed = accesses.create(&post, &review).await?.status.is_some_and(|status| status.allowed);
         Ok(if allowed { StatusCode::OK } else { StatusCode::FORBIDDEN })
     }
