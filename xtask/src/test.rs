@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that CI runs, followed by one line of counts.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -29,7 +30,8 @@ pub struct Args {
     /// this kernel, such as 6.1; may be repeated
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite"])]
     kernel: Vec<String>,
-    /// With `--kernel`: only these test targets, in this order, such as `packets,model`; `network` is encryption between nodes
+    /// With `--kernel`: only these test targets, in this order, such as `packets,model`; `network` is encryption between
+    /// nodes, and is left out with a FILTER that does not contain `encryption::`
     #[arg(long, value_delimiter = ',', requires = "kernel")]
     target: Vec<String>,
     /// With `--kernel`: fewer random cases and less churn, for a quick check
@@ -57,7 +59,7 @@ type Environment = Vec<(String, OsString)>;
 /// Packages that are built and tested.
 const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
 
-/// A part of the names of those tests that need WireGuard in the kernel.
+/// A part of the names of the tests that need WireGuard in the kernel.
 const WIREGUARD: &str = "encryption::";
 
 /// Counts reported by cargo's test runners.
@@ -65,6 +67,18 @@ const WIREGUARD: &str = "encryption::";
 struct Counts {
     passed: u64,
     failed: u64,
+    /// Tests that need WireGuard, if this kernel has none.
+    without_wireguard: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.without_wireguard {
+            0 => Ok(()),
+            count => write!(f, ", {count} not run: no WireGuard in this kernel"),
+        }
+    }
 }
 
 impl Counts {
@@ -96,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = &outcome {
         eprintln!("test: {error:#}");
     }
-    println!("{} passed, {} failed", counts.passed, counts.failed);
+    println!("{counts}");
     outcome.map_err(|_| anyhow::anyhow!("not everything passed"))
 }
 
@@ -140,6 +154,7 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
                 "test: this kernel has no WireGuard: `cargo xtask test --kernel 6.1 --target network` runs the tests that \
                  need it"
             );
+            counts.without_wireguard = count_wireguard(environment, filter)?;
             harness.extend(["--skip", WIREGUARD]);
         }
         stage("tests that need root", counts, cargo_test(environment, &others, &harness))?;
@@ -151,6 +166,19 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
     // Each has a machine of its own, and waits most of the time.
     let harness = harness("--test-threads=2");
     stage("end to end", counts, cargo_test(environment, &target("e2e"), &harness))
+}
+
+/// Returns the number of requested tests that need WireGuard.
+fn count_wireguard(environment: &Environment, filter: &[&str]) -> Result<u64> {
+    let mut listing = cargo_test(environment, &target("network"), &["--ignored", "--list"]);
+    let parts: Vec<&str> = filter.iter().copied().chain([WIREGUARD]).collect();
+    Ok(listed(&shell::output(&mut listing)?, &parts))
+}
+
+/// Returns the number of tests in a list whose name contains all parts.
+fn listed(list: &str, parts: &[&str]) -> u64 {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    names.filter(|name| parts.iter().all(|part| name.contains(part))).count() as u64
 }
 
 /// Builds the binary in the same way as for the tests of its package.
@@ -210,7 +238,7 @@ fn has_wireguard() -> bool {
 
 /// Runs tests on other kernels, one after the other, continuing after failures.
 fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Result<()> {
-    let binaries = chosen(&binaries(environment)?, &args.target)?;
+    let binaries = narrowed(chosen(&binaries(environment)?, &args.target)?, args.filter.as_deref())?;
     let tests = kernel::Tests { binaries: &binaries, filter: args.filter.as_deref(), quick: args.quick };
     let mut failed = Vec::new();
     for version in &args.kernel {
@@ -240,6 +268,19 @@ fn chosen(all: &[Binary], targets: &[String]) -> Result<Vec<Binary>> {
         })
     };
     if targets.is_empty() { Ok(all.to_vec()) } else { targets.iter().map(of).collect() }
+}
+
+/// Returns the binaries to run with a filter. One of which only a part needs another kernel is left out unless the filter
+/// contains that part: a test runner takes several filters as alternatives.
+fn narrowed(mut binaries: Vec<Binary>, filter: Option<&str>) -> Result<Vec<Binary>> {
+    let Some(filter) = filter else { return Ok(binaries) };
+    binaries.retain(|binary| binary.part.is_none_or(|part| filter.contains(part)));
+    if binaries.is_empty() {
+        bail!(
+            "no test that needs another kernel has {filter} in its name: those of encryption begin with {WIREGUARD}"
+        );
+    }
+    Ok(binaries)
 }
 
 /// Checks house rules, format, and the rules for dependencies. Advisories are left to `cargo xtask deny`,
@@ -319,14 +360,14 @@ fn summary(line: &str) -> Option<Counts> {
         rest.split(['.', ';'])
             .find_map(|part| part.trim().strip_suffix(word).and_then(|n| n.trim().parse::<u64>().ok()))
     };
-    Some(Counts { passed: number("passed")?, failed: number("failed")? })
+    Some(Counts { passed: number("passed")?, failed: number("failed")?, ..Counts::default() })
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
-    use super::{Binary, chosen, summary};
+    use super::{Binary, Counts, WIREGUARD, chosen, listed, narrowed, summary};
     use crate::shell::LINTING;
 
     /// The arguments are a private agreement between clippy's two programs: if it changes, nothing else would
@@ -359,6 +400,32 @@ mod tests {
         assert_eq!(names(&[]).unwrap(), ["a", "b", "c"]);
         assert_eq!(names(&["c", "a"]).unwrap(), ["c", "a"]);
         assert_eq!(names(&["d"]), None);
+    }
+
+    #[test]
+    fn filter_outside_of_the_part_of_a_target_leaves_it_out() {
+        let binary = |name: &str, part| Binary { name: name.to_owned(), file: name.into(), part };
+        let all = vec![binary("packets", None), binary("network", Some(WIREGUARD))];
+        let names = |filter| -> Option<Vec<String>> {
+            let left = narrowed(all.clone(), filter).ok()?;
+            Some(left.into_iter().map(|binary| binary.name).collect())
+        };
+        assert_eq!(names(None).unwrap(), ["packets", "network"]);
+        assert_eq!(names(Some("routes")).unwrap(), ["packets"]);
+        assert_eq!(names(Some("encryption::keys")).unwrap(), ["packets", "network"]);
+        assert!(narrowed(all[1..].to_vec(), Some("routes")).is_err(), "nothing would run");
+    }
+
+    #[test]
+    fn closing_line_counts_tests_that_were_not_run_without_wireguard() {
+        let list = "encryption::a: test\nencryption::b: test\npeers::a: test\n\n3 tests, 0 benchmarks\n";
+        assert_eq!(
+            [&[WIREGUARD][..], &[WIREGUARD, "::b"], &["::a", WIREGUARD]].map(|of| listed(list, of)),
+            [2, 1, 1]
+        );
+        let counts = Counts { passed: 12, failed: 0, without_wireguard: 6 };
+        assert_eq!(counts.to_string(), "12 passed, 0 failed, 6 not run: no WireGuard in this kernel");
+        assert_eq!(Counts { without_wireguard: 0, ..counts }.to_string(), "12 passed, 0 failed");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the controllers measure.
+//! Metrics of the controllers.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

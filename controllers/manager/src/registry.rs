@@ -16,7 +16,7 @@ struct Controller {
     alias: Option<&'static str>,
     /// ServiceAccount in `kube-system` to which its role is bound.
     account: &'static str,
-    /// Whether `*` selects it.
+    /// True if `*` selects it.
     default: bool,
     start: fn(&Context, &mut Tasks),
 }

@@ -1,4 +1,4 @@
-//! Which controllers run, as `--controllers` says it.
+//! The choice of controllers that `--controllers` makes.
 
 /// The controllers that run. The first entry of the list that names a controller decides on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -268,25 +268,20 @@ fn report(what: &str, counts: &Counts) {
     );
 }
 
-/// The machine's own logs, through the API server.
+/// Reads a log of the machine through the API server, and no file beside the logs.
 fn node_logs(cluster: &Cluster<'_>) -> Result<()> {
     const LOGS: &str = "/api/v1/nodes/node-1/proxy/logs";
+    const TEXT: &str = "a line of a test";
+    // Removed when it goes out of scope.
+    let file = tempfile::Builder::new().prefix("hawser").suffix(".log").tempfile_in("/var/log")?;
+    std::fs::write(file.path(), TEXT)?;
+    let name = file.path().file_name().and_then(|name| name.to_str()).context("a name")?;
     let listed = cluster.kubectl(&format!("get --raw {LOGS}/"))?;
     ensure!(listed.contains("<pre>"), "the list of the node's logs: {listed}");
-    let files = std::fs::read_dir("/var/log")?.flatten().filter(|entry| {
-        let small = entry.metadata().is_ok_and(|file| file.is_file() && file.len() < 1 << 20);
-        small
-            && entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '.'))
-    });
-    for file in files.take(1) {
-        let name = file.file_name().to_string_lossy().into_owned();
-        ensure!(listed.contains(&format!("<a href=\"{name}\">")), "{name} is not listed in {listed}");
-        cluster.kubectl(&format!("get --raw {LOGS}/{name}"))?;
-    }
-    let out = cluster.kubectl(&format!("get --raw {LOGS}/%2e%2e/lib/os-release"));
+    ensure!(listed.contains(&format!("<a href=\"{name}\">")), "{name} is not listed in {listed}");
+    let read = cluster.kubectl(&format!("get --raw {LOGS}/{name}"))?;
+    ensure!(read.trim() == TEXT, "{name} is not what was written: {read}");
+    let out = cluster.kubectl(&format!("get --raw {LOGS}/%2e%2e/%2e%2e/etc/passwd"));
     ensure!(out.is_err(), "a file beside the logs: {out:?}");
     Ok(())
 }

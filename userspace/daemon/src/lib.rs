@@ -1,5 +1,5 @@
-//! The parts that daemons share: listeners that strangers cannot exhaust, tunnels, metrics, TLS, logs, signals, the kernel's
-//! notices about the network, and the memory of the process.
+//! The parts that daemons share: listeners that strangers cannot exhaust, tunnels, metrics, TLS, private files, logs, signals,
+//! the kernel's notices about the network, and the memory of the process.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod addresses;
@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod netlink;
 pub mod page;
 mod places;
+pub mod private_file;
 pub mod probes;
 pub mod shutdown;
 pub mod tls;

@@ -16,7 +16,9 @@ use crate::imports;
 use crate::limits;
 use crate::name::Name;
 use crate::plugins::Chain;
-use crate::syntax::{self, Directive, Find, Imported, Line, LineError, SyntaxError, wrong};
+use crate::syntax::{
+    self, Directive, Find, Imported, Line, LineError, SyntaxError, fallthrough, name, wrong,
+};
 
 /// The ports of DNS, and of DNS by TLS.
 const PORT: u16 = 53;
@@ -212,12 +214,8 @@ impl Corefile {
     }
 }
 
-fn name(text: &str, line: Line) -> Result<Name, CorefileError> {
-    Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is not a domain name: {error}")))
-}
-
 /// Returns the zone of a server block: `ZONE`, `ZONE:53`, `dns://ZONE:53`.
-fn server_zone(key: &str, line: Line) -> Result<Name, CorefileError> {
+fn server_zone(key: &str, line: Line) -> Result<Name, LineError> {
     let key = match key.split_once("://") {
         Some(("dns", rest)) => rest,
         Some((scheme, _)) => return wrong(line, format!("{scheme}:// is not supported: only dns://")),
@@ -276,15 +274,12 @@ fn hosts(plugin: &Directive, block: &[Name]) -> Result<HostsRule, CorefileError>
     let mut rule = HostsRule {
         block: block.to_vec(),
         file: arguments.next().unwrap_or(hosts::FILE).into(),
-        zones: arguments.map(|word| name(word, plugin.line)).collect::<Result<_, _>>()?,
+        zones: syntax::zones(arguments, plugin.line, block)?,
         inline: String::new(),
         ttl: hosts::TTL,
         reverse: true,
         fallthrough: Vec::new(),
     };
-    if rule.zones.is_empty() {
-        rule.zones = block.to_vec();
-    }
     for option in &plugin.block {
         let arguments: Vec<&str> = option.arguments().collect();
         match (option.name(), &*arguments) {
@@ -308,14 +303,6 @@ fn hosts(plugin: &Directive, block: &[Name]) -> Result<HostsRule, CorefileError>
         }
     }
     Ok(rule)
-}
-
-/// Returns the zones of a line `fallthrough`: all without one.
-fn fallthrough(zones: &[&str], line: Line) -> Result<Vec<Name>, CorefileError> {
-    if zones.is_empty() {
-        return Ok(vec![Name::ROOT]);
-    }
-    zones.iter().map(|word| name(word, line)).collect()
 }
 
 fn is_reverse(zone: &Name) -> bool {

@@ -21,6 +21,7 @@ use crate::forward::{Follower, ForwardError, Landed, Question, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
 use crate::name::Name;
+use crate::plugins::Asked;
 use crate::query::{Query, Refusal};
 use crate::routes::{Route, Routes};
 use crate::waiting::{Place, Waiting};
@@ -439,7 +440,8 @@ fn follow(
             Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
             Found::Alias(target, position) => {
                 // A tenant's alias must not lead to names that `acl` keeps from the client.
-                if let Some(code) = routes.refusal(&target, query, client) {
+                let asked = Asked { name: *target, kind: query.kind, class: query.class, client };
+                if let Some(code) = routes.refusal(&asked) {
                     return Step::Done(code, 0, Source::Acl);
                 }
                 if is_ours(&target) {

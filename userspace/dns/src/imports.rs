@@ -30,7 +30,7 @@ pub fn find(
     }
     let entries = match std::fs::read_dir(parent) {
         Ok(entries) => entries,
-        // A pattern that nothing matches is none of an error.
+        // A pattern may match nothing.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(format!("cannot list {}: {error}", parent.display())),
     };

@@ -15,7 +15,6 @@ use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
 use crate::plugins::{Asked, Chain};
-use crate::query::Query;
 
 /// Names below a zone, with their upstreams.
 pub struct Route {
@@ -126,10 +125,10 @@ impl Routes {
         self.chains.iter().find(|(zones, _)| zones.contains(block)).map(|(_, chain)| chain)
     }
 
-    /// Returns the code of the answer if `acl` keeps the client of a query from a name to which an alias leads.
-    pub fn refusal(&self, name: &Name, query: &Query, client: IpAddr) -> Option<u8> {
-        let asked = Asked { name: *name, kind: query.kind, class: query.class, client };
-        self.chain(name)?.refusal(&asked)
+    /// Returns the code of the answer if `acl` in the server block of a name keeps the client from it. The name is one that
+    /// another leads to: the target of an alias, or what plugins of another block made of a question.
+    pub fn refusal(&self, asked: &Asked) -> Option<u8> {
+        self.chain(&asked.name)?.refusal(asked)
     }
 
     /// Returns the zone of the server block of a name: the longest one.

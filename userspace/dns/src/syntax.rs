@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::limits::{self, BLOCKS};
+use crate::name::Name;
 
 /// A line of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,26 @@ pub struct LineError {
 /// Refuses a line.
 pub fn wrong<T, E: From<LineError>>(line: Line, what: impl Into<String>) -> Result<T, E> {
     Err(LineError { line, what: what.into() }.into())
+}
+
+/// Parses a domain name.
+pub fn name(text: &str, line: Line) -> Result<Name, LineError> {
+    Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is not a domain name: {error}")))
+}
+
+/// Returns the zones that words name, or those of the block without any.
+pub fn zones<'a>(
+    words: impl Iterator<Item = &'a str>,
+    line: Line,
+    block: &[Name],
+) -> Result<Vec<Name>, LineError> {
+    let zones: Vec<Name> = words.map(|word| name(word, line)).collect::<Result<_, _>>()?;
+    Ok(if zones.is_empty() { block.to_vec() } else { zones })
+}
+
+/// Returns the zones of a line `fallthrough`: all without one.
+pub fn fallthrough(words: &[&str], line: Line) -> Result<Vec<Name>, LineError> {
+    zones(words.iter().copied(), line, &[Name::ROOT])
 }
 
 /// The files that a pattern of a line `import` stands for, each with its path and text. The error says what is wrong.

@@ -155,27 +155,20 @@ pub fn is_failure(code: u8) -> bool {
     !matches!(code, NO_ERROR | NAME_ERROR)
 }
 
+/// The mnemonics of response codes from 0.
+const CODES: [&str; 11] = [
+    "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET",
+    "NOTAUTH", "NOTZONE",
+];
+
 /// Returns a response code by its mnemonic or number.
 pub fn code(text: &str) -> Option<u8> {
-    const NAMES: [&str; 11] = [
-        "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET",
-        "NOTAUTH", "NOTZONE",
-    ];
-    let number = text.parse().ok().filter(|code| usize::from(*code) < NAMES.len());
+    let number = text.parse().ok().filter(|code| usize::from(*code) < CODES.len());
     number
-        .or_else(|| (0..).zip(NAMES).find(|(_, name)| name.eq_ignore_ascii_case(text)).map(|(code, _)| code))
+        .or_else(|| (0..).zip(CODES).find(|(_, name)| name.eq_ignore_ascii_case(text)).map(|(code, _)| code))
 }
 
 /// Returns the mnemonic of a response code.
 pub fn code_name(code: u8) -> &'static str {
-    match code {
-        NO_ERROR => "NOERROR",
-        FORMAT_ERROR => "FORMERR",
-        SERVER_FAILURE => "SERVFAIL",
-        NAME_ERROR => "NXDOMAIN",
-        NOT_IMPLEMENTED => "NOTIMP",
-        REFUSED => "REFUSED",
-        BAD_VERSION => "BADVERS",
-        _ => "other",
-    }
+    if code == BAD_VERSION { "BADVERS" } else { CODES.get(usize::from(code)).copied().unwrap_or("other") }
 }

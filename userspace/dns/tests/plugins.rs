@@ -145,6 +145,73 @@ async fn clients_are_refused_filtered_and_dropped() {
     assert!(socket.try_recv(&mut [0; 512]).is_err());
 }
 
+/// The server block of a zone whose names some clients do not get.
+const GUARDED: &str = "guarded.example {\n acl {\n  block net 127.0.0.2\n  filter net 127.0.0.3\n  drop net 127.0.0.4\n }\n \
+    forward . UPSTREAM\n cache\n}\n";
+
+/// Checks that a client gets the address behind a name, and that clients to which [`GUARDED`] does not give it get a code
+/// alone, also when the answer is in the cache.
+async fn check_guarded(server: &Server, name: &str, refused: ResponseCode) {
+    let found = server.ask(name, RecordType::A).await;
+    assert!(answers(&found).contains(&"A 192.0.2.9".to_owned()), "{found:?}");
+    for (last, code) in [(2, refused), (3, ResponseCode::NoError), (4, refused)] {
+        let refused = server.ask_from(IpAddr::from([127, 0, 0, last]), name, RecordType::A).await;
+        assert_eq!((refused.metadata.response_code, refused.answers.len()), (code, 0), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn rewritten_name_of_another_block_is_kept_from_its_blocked_clients() {
+    let upstream = Upstream::start(behaviour).await;
+    let corefile = format!(
+        "{GUARDED}.:53 {{\n rewrite name open.example www.guarded.example\n rewrite name suffix .open .guarded.example\n \
+         kubernetes cluster.local\n forward . UPSTREAM\n cache\n}}\n"
+    );
+    let server = Server::start(&corefile.replace("UPSTREAM", &upstream.address.to_string()), 3);
+    for name in ["open.example.", "www.open."] {
+        check_guarded(&server, name, ResponseCode::Refused).await;
+    }
+}
+
+#[tokio::test]
+async fn name_of_the_search_list_in_another_block_is_kept_from_its_blocked_clients() {
+    fn guarded_alone(query: &Message, protocol: Protocol) -> Vec<(Message, bool)> {
+        let name = query.queries[0].name().to_ascii().to_ascii_lowercase();
+        if name.ends_with("guarded.example.") {
+            return behaviour(query, protocol);
+        }
+        vec![(reply(query, ResponseCode::NXDomain), false)]
+    }
+    let upstream = Upstream::start(guarded_alone).await;
+    let search = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(search.path(), "search other.example guarded.example\n").unwrap();
+    let corefile = format!(
+        "{GUARDED}.:53 {{\n autopath {}\n kubernetes cluster.local\n forward . UPSTREAM\n cache\n}}\n",
+        search.path().display()
+    );
+    let server = Server::start(&corefile.replace("UPSTREAM", &upstream.address.to_string()), 3);
+    // The other names of the list do not exist.
+    check_guarded(&server, "x.other.example.", ResponseCode::NXDomain).await;
+}
+
+#[tokio::test]
+async fn client_is_kept_from_a_name_before_it_is_rewritten() {
+    let (server, upstream) = start(
+        " any\n rewrite name a.example b.example\n dns64 {\n  allow_ipv4\n }\n acl a.example {\n  block net 127.0.0.2\n }",
+    )
+    .await;
+    for kind in [RecordType::A, RecordType::AAAA, RecordType::ANY] {
+        let refused = server.ask_from(IpAddr::from([127, 0, 0, 2]), "a.example.", kind).await;
+        assert_eq!(
+            (refused.metadata.response_code, refused.answers.len()),
+            (ResponseCode::Refused, 0),
+            "{kind}"
+        );
+    }
+    assert_eq!(upstream.asked(), 0);
+    assert_eq!(answers(&server.ask("a.example.", RecordType::A).await), ["A 192.0.2.9"]);
+}
+
 #[tokio::test]
 async fn aliases_of_services_do_not_lead_to_names_that_are_kept_from_the_client() {
     let upstream = Upstream::start(behaviour).await;
@@ -240,7 +307,7 @@ async fn rewritten_questions_of_one_client_take_no_more_places_than_others() {
     for number in 0..150 {
         socket.send(&question(&format!("x{number}.a."), RecordType::A)).await.unwrap();
     }
-    // Those without a place fail at once.
+    // Queries without a place fail at once.
     let mut buffer = [0; 512];
     let length = tokio::time::timeout(ANSWER_TIMEOUT, socket.recv(&mut buffer)).await.unwrap().unwrap();
     let failed = Message::from_vec(&buffer[..length]).unwrap();

@@ -51,7 +51,7 @@ pub enum Command {
     /// Take and restore snapshots of the embedded store, and check what is on disk
     Store(StoreCommand),
     /// Run the controllers
-    Controllers(Controllers),
+    Controllers(Box<Controllers>),
     /// Run the scheduler
     Scheduler(Scheduler),
     /// Run the node agent

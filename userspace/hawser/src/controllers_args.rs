@@ -9,7 +9,7 @@ use controllers_manager::Selected;
 
 use crate::proxy_args::go_bool;
 
-/// Which controllers run, as whom, and with how many workers.
+/// The choice of controllers, their users and their workers.
 #[derive(Args)]
 pub struct Running {
     /// Controllers to run: * for those that Kubernetes runs by default, a name, or -name for all but that one; with an

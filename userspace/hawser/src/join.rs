@@ -83,8 +83,7 @@ async fn member(
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
-    let node = Node::from_args(node, &networks.cluster_cidrs)?;
-    let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
+    let (node, data_plane) = node::plan(node, &networks.cluster_cidrs, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;

@@ -390,6 +390,17 @@ pub fn tunnels(
     tokio::spawn(tunnels.run(around.stop.clone()))
 }
 
+/// Returns the node that flags describe, and its data plane. Both look up `--cgroup-root` itself: the name that the node
+/// found would be taken for a directory of the machine if there is one of that path.
+pub fn plan(
+    args: NodeArgs,
+    pods: &[IpNetwork],
+    bpf_root: &Path,
+) -> Result<(Node, userspace_dataplane::Config)> {
+    let data_plane = data_plane(None, &args.cgroup_root, bpf_root)?;
+    Ok((Node::from_args(args, pods)?, data_plane))
+}
+
 /// Returns the data plane. The socket hooks are attached below `cgroup_mount`, which is detected unless
 /// given.
 pub fn data_plane(
@@ -545,6 +556,19 @@ mod tests {
             let said = format!("{:#}", refused.unwrap_err());
             assert!(said.contains(&cgroup_root) && said.contains("not below the cgroup2 mount"), "{said}");
         }
+    }
+
+    #[test]
+    fn node_and_data_plane_have_one_cgroup_though_a_directory_has_its_name() {
+        // A directory of every machine, on another file system.
+        let args = NodeArgs { node_name: None, node_ip: None, cgroup_root: "etc".to_owned() };
+        let (node, data_plane) = plan(args, &[], Path::new("/sys/fs/bpf/hawser")).unwrap();
+        assert_eq!(node.cgroup_root, "/etc");
+        assert!(
+            data_plane.cgroup.ends_with("etc") && data_plane.cgroup != Path::new("/etc"),
+            "{:?}",
+            data_plane.cgroup
+        );
     }
 
     #[test]

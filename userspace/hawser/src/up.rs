@@ -193,9 +193,9 @@ pub async fn cluster(
         proxy,
         dns,
     } = args;
-    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs)?, Ambient::system());
+    let (node, data_plane) = node::plan(node, &networks.cluster_cidrs, &bpf_root)?;
+    let ambient = Ambient::system();
     let began = ambient.now();
-    let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan(dns, &node.name, &networks)?;
     let etcd = etcd_start.etcd_start.then(|| LocalEtcd::plan(&etcd_start, data, &node)).transpose()?;

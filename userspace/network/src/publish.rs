@@ -46,10 +46,21 @@ pub(crate) async fn publish(
                 .patch(own, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
             {
-                Ok(_) => info!(annotation = ANNOTATION, "published the WireGuard key of this node"),
+                Ok(_) if wanted.is_some() => {
+                    info!(annotation = ANNOTATION, "published the WireGuard key of this node");
+                }
+                Ok(_) => {
+                    info!(
+                        annotation = ANNOTATION,
+                        "removed the WireGuard key of this node, which does not encrypt"
+                    );
+                }
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    warn!(error, "cannot publish the WireGuard key of this node, trying again");
+                    warn!(
+                        error,
+                        "cannot write the annotation with the WireGuard key of this node, trying again"
+                    );
                     wait = Some(pause + Duration::from_millis(ambient.random.next_u64() % 50));
                 }
             }
@@ -67,16 +78,15 @@ pub(crate) async fn publish(
 
 /// Returns the patch that the own Node needs.
 fn change(node: &Node, encrypted: bool, wanted: Option<Published>) -> Option<Value> {
-    let there = node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
-    let wanted = match wanted {
+    if encrypted && wanted.is_none() {
         // The device has no key yet.
-        None if encrypted => return None,
-        None => None,
-        Some(published) => Some(published.to_string()),
-    };
+        return None;
+    }
+    let there = node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
+    let wanted = wanted.map(|published| published.to_string());
     // The UID keeps the key from another Node of the same name.
-    let patch = json!({"metadata": {"uid": node.metadata.uid, "annotations": {ANNOTATION: wanted}}});
-    (there != wanted.as_ref()).then_some(patch)
+    (there != wanted.as_ref())
+        .then(|| json!({"metadata": {"uid": node.metadata.uid, "annotations": {ANNOTATION: wanted}}}))
 }
 
 #[cfg(test)]

@@ -371,6 +371,11 @@ fn address_of_a_user_on_the_loopback_interface_keeps_a_range_out_and_one_left_of
     first.wait_for_routes(3);
     let routes = first.routes();
     assert!(routes.contains("10.77.41.0/24 via 192.0.2.66") && !routes.contains("10.77.40.0/24"), "{routes}");
+    // Nor after a tunnel is made, for which the machine is read anew.
+    lab.announce(3, 3, Outer::V4);
+    first.wait_for_routes(5);
+    first.nodes.apply(object("left", 30, &["10.77.41.0/24".to_owned()], &["192.0.2.67".parse().unwrap()]));
+    wait_for("the route", || first.routes().contains("10.77.41.0/24 via 192.0.2.67"));
 }
 
 #[test]

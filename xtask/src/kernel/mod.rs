@@ -107,14 +107,14 @@ pub struct Binary {
     /// The name of its target.
     pub name: String,
     pub file: PathBuf,
-    /// If set, only tests whose name contains it need another kernel.
+    /// A part of the names of the tests that need another kernel; all do if it is not set.
     pub part: Option<&'static str>,
 }
 
 /// Tests to run on another kernel.
 pub struct Tests<'a> {
     pub binaries: &'a [Binary],
-    /// If set, only tests whose name contains it.
+    /// A part of the names of the tests to run, in place of the part of a binary, which it contains.
     pub filter: Option<&'a str>,
     pub quick: bool,
 }
@@ -213,7 +213,7 @@ pub fn bench(
     }
 }
 
-/// Test binaries of a package by the name of their target, from what
+/// Returns the test binaries of a package by the name of their target, from what
 /// `cargo test --no-run --message-format=json` printed.
 pub fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = messages

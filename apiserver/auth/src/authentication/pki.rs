@@ -28,11 +28,12 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
+use userspace_daemon::private_file;
 use userspace_daemon::tls::CertificateAndKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::files::{create_private_dir, read_optional, write_private};
+use super::files::{create_private_dir, read_optional};
 use super::keys::{self, TokenSigner, VerifyingKey};
 
 const DAY: u64 = 24 * 60 * 60;
@@ -454,7 +455,8 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
 }
 
 fn write(path: &Path, content: &str) -> Result<(), PkiError> {
-    write_private(path, content.as_bytes()).map_err(|cause| PkiError::File { path: path.to_owned(), cause })
+    private_file::write(path, content.as_bytes())
+        .map_err(|cause| PkiError::File { path: path.to_owned(), cause })
 }
 
 fn new_key_file(path: &Path) -> Result<KeyPair, PkiError> {

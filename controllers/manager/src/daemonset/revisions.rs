@@ -30,7 +30,7 @@ pub(super) enum Action {
 /// The history of a DaemonSet.
 #[derive(Debug, PartialEq)]
 pub(super) enum History {
-    /// What is missing or wrong. Nothing else is done before it has been mended.
+    /// Changes that are due. Nothing else is done before them.
     Mend(Vec<Action>),
     Right {
         /// Hash of the current revision.

@@ -1,4 +1,4 @@
-//! Which sizes of ReplicaSets are certain: no new size is chosen before the cache shows the others.
+//! Certainty about the sizes of ReplicaSets: no new size is chosen before the cache shows the others.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,11 @@
 //! A certificate and its key in one file, so that both are replaced at once.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use userspace_daemon::private_file;
 use userspace_daemon::tls::CertificateAndKey;
 
 /// A file with a [`CertificateAndKey`], readable by its owner alone.
@@ -48,24 +48,8 @@ impl PairFile {
 
     /// Replaces the contents: whenever the machine stops, the file has either the old or the new ones.
     pub fn write(&self, pair: &CertificateAndKey) -> io::Result<()> {
-        write_private(&self.path, &format!("{}{}", pair.certificate, pair.key))
+        private_file::write(&self.path, format!("{}{}", pair.certificate, pair.key).as_bytes())
     }
-}
-
-/// Replaces a file that is readable by its owner alone.
-pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let next = path.with_extension("next");
-    // Whatever a crash left behind may have other permissions.
-    match fs::remove_file(&next) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&next)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&next, path)?;
-    // The rename itself is durable once the directory is.
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 #[cfg(test)]
@@ -80,7 +64,7 @@ mod tests {
         let file = PairFile::new(dir.path().join("client.pem"));
         assert!(file.read().unwrap().is_none() && file.written().is_none());
         // Left behind by a crash, readable by everybody.
-        fs::write(dir.path().join("client.next"), "rubbish").unwrap();
+        fs::write(dir.path().join("client.pem.new"), "rubbish").unwrap();
         for name in ["one", "two"] {
             let pair =
                 CertificateAndKey { certificate: format!("{name}\n"), key: format!("{KEY}\n{name}\n") };

@@ -16,9 +16,9 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
+use userspace_daemon::private_file;
 use userspace_daemon::tls::CertificateAndKey;
 
-use super::file::write_private;
 use crate::limits;
 
 /// A certificate of the node.
@@ -120,7 +120,7 @@ pub async fn bootstrap(
         Some(key) => key,
         None => {
             let key = KeyPair::generate()?;
-            write_private(pending, &key.serialize_pem()).map_err(failed)?;
+            private_file::write(pending, key.serialize_pem().as_bytes()).map_err(failed)?;
             key
         }
     };

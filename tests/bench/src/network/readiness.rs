@@ -71,7 +71,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, services: usize) -> Result<
     let words: Vec<&str> = std::iter::once("readiness").chain(words.map(String::as_str)).collect();
     let mut worker = Worker::start(&Place::node(&lab), &words)?;
     let rounds: Result<Vec<Vec<f64>>> = (0..plan.choose(100, 500)).map(|_| worker.ask("round")).collect();
-    let rounds = rounds.inspect_err(|_| eprintln!("{}", cluster.log_tail()))?;
+    let rounds = rounds.with_context(|| cluster.log_tail())?;
     drop(worker);
     let mut by_stage: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for round in &rounds {

@@ -37,8 +37,8 @@ pub struct Service {
     pub backends: Vec<String>,
     /// True if the backends are on other nodes.
     pub remote: bool,
-    /// True if traffic to the cluster address is masqueraded: it comes from outside, and replies must return
-    /// through this node.
+    /// True if IPVS masquerades traffic to the cluster address, so that replies return through this node. The other modes
+    /// decide by the source ([`CLUSTER_CIDR`]).
     pub masquerade: bool,
     /// Node port, if it has one.
     pub node_port: Option<u16>,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn external_traffic_is_marked_for_masquerade() {
+    fn traffic_from_outside_the_pod_range_is_marked_for_masquerade() {
         let services = external_services(2, "udp", 3);
         assert_eq!(services[1].backends[2], "10.128.0.6:8080");
         let text = iptables(&services);

@@ -391,7 +391,7 @@ proptest! {
 }
 
 #[test]
-fn the_parts_of_a_service_stay_small() {
+fn service_in_memory_stays_within_its_size_classes() {
     // Ten thousand Services are common. jemalloc rounds up to these sizes, and each object has two counts before it.
     let sizes = [
         (size_of::<Service>() + 16, 128),

@@ -107,7 +107,13 @@ impl Engine {
         Some(dns64.translated(&response, v4))
     }
 
+    /// Returns the response behind `dns64`.
     async fn rewritten(&self, chain: &Chain, asked: Asked, steps: &Steps, left: usize) -> Option<Response> {
+        match chain.refused(&asked) {
+            Some(Plan::Reply(response, _)) => return Some(*response),
+            Some(_) => return None,
+            None => {}
+        }
         let rewritten = chain.rewrite(&asked);
         let Some(asked) = rewritten.asked else { return Some(Response::failure(wire::SERVER_FAILURE)) };
         Some(rewritten.undone(self.searched(chain, asked, steps, left).await?))
@@ -146,8 +152,13 @@ impl Engine {
         Some(response)
     }
 
-    /// Asks a question of the server without its plugins.
+    /// Asks a question of the server without its plugins, but for `acl`.
     async fn core(&self, asked: Asked, steps: &Steps) -> Response {
+        let routes = self.routes.load_full();
+        // The name may be of another server block than the client's, whose `acl` has not seen it.
+        if let Some(code) = routes.refusal(&asked) {
+            return Response::failure(code);
+        }
         let message = message(&asked, &steps.query);
         let size = match steps.origin.transport {
             Transport::Udp => limits::STEP,
@@ -156,7 +167,7 @@ impl Engine {
         let mut out = vec![0; size];
         let origin = Origin { transport: Transport::Tcp, is_step: true, ..steps.origin };
         let Ok(query) = Query::parse(&message) else { return Response::failure(wire::SERVER_FAILURE) };
-        let outcome = self.plain(&self.routes.load(), &message, query, origin, false, &mut out);
+        let outcome = self.plain(&routes, &message, query, origin, false, &mut out);
         let client = origin.client;
         let length = match outcome {
             Outcome::Silence | Outcome::Later(Pending::Steps(_)) => 0,

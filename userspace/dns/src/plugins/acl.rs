@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use super::{Asked, kind, zone_of, zones};
+use super::{Asked, kind, zone_of};
 use crate::name::Name;
-use crate::syntax::{Directive, LineError, wrong};
+use crate::syntax::{Directive, LineError, wrong, zones};
 
 /// The outcome for a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ struct Policy {
 
 impl Rule {
     pub fn parse(plugin: &Directive, block: &[Name]) -> Result<Self, LineError> {
-        let zones = zones(plugin.arguments(), plugin, block)?;
+        let zones = zones(plugin.arguments(), plugin.line, block)?;
         Ok(Self { zones, policies: plugin.block.iter().map(policy).collect::<Result<_, _>>()? })
     }
 

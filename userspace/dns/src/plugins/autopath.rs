@@ -3,14 +3,14 @@
 
 use std::path::PathBuf;
 
-use hickory_proto::rr::RData;
 use hickory_proto::rr::rdata::CNAME;
+use hickory_proto::rr::{RData, Record};
 
-use super::response::{question_name, record};
-use super::{Asked, Response, zone_of, zones};
+use super::response::question_name;
+use super::{Asked, Response, zone_of};
 use crate::limits;
 use crate::name::Name;
-use crate::syntax::{Directive, LineError, wrong};
+use crate::syntax::{Directive, LineError, wrong, zones};
 
 /// The plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Autopath {
             }
             None => Some(PathBuf::from(source)),
         };
-        Ok(Self { zones: zones(names.iter().copied(), plugin, block)?, file, search: Vec::new() })
+        Ok(Self { zones: zones(names.iter().copied(), plugin.line, block)?, file, search: Vec::new() })
     }
 
     /// Returns the file that the search list stands in.
@@ -90,7 +90,7 @@ impl Autopath {
         let Some(asked) = question_name(asked) else { return response };
         let other = response.answers.iter().find(|record| record.name != asked);
         if let Some((name, ttl)) = other.map(|record| (record.name.clone(), record.ttl)) {
-            response.answers.insert(0, record(asked, ttl, RData::CNAME(CNAME(name))));
+            response.answers.insert(0, Record::from_rdata(asked, ttl, RData::CNAME(CNAME(name))));
         }
         response
     }

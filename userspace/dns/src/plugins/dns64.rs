@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use hickory_proto::rr::RData;
+use hickory_proto::rr::{RData, Record};
 use ipnetwork::Ipv6Network;
 
 use super::{Asked, Response};
@@ -67,7 +67,7 @@ impl Dns64 {
             if let RData::A(address) = record.data {
                 let ttl = record.ttl.min(longest);
                 let data = RData::AAAA(self.embed(address.0).into());
-                *record = super::response::record(record.name.clone(), ttl, data);
+                *record = Record::from_rdata(record.name.clone(), ttl, data);
             }
         }
         v4

@@ -3,12 +3,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use hickory_proto::rr::rdata::{NS, PTR, SOA};
-use hickory_proto::rr::{Name as RecordName, RData};
+use hickory_proto::rr::{Name as RecordName, RData, Record};
 
 use super::{Asked, Response};
 use crate::name::{Name, labels};
-use crate::plugins::response::{question_name, record};
-use crate::syntax::{Directive, LineError, wrong};
+use crate::plugins::response::question_name;
+use crate::syntax::{Directive, LineError, name, wrong};
 use crate::wire::{self, Flags};
 
 /// Lifetime of the records, in seconds: a week, as in CoreDNS.
@@ -21,11 +21,14 @@ const ZONES: [&str; 4] = ["localhost", "0.in-addr.arpa", "127.in-addr.arpa", "25
 pub struct Local {
     /// Names that begin with the label `localhost` are those of the machine as well.
     prefix: bool,
+    /// The [`ZONES`].
+    zones: Vec<Name>,
 }
 
 impl Local {
     pub fn parse(plugin: &Directive) -> Result<Self, LineError> {
-        let mut local = Self { prefix: true };
+        let zones = ZONES.iter().map(|zone| name(zone, plugin.line)).collect::<Result<_, _>>()?;
+        let mut local = Self { prefix: true, zones };
         if plugin.words.len() > 1 {
             return wrong(plugin.line, "local: nothing stands behind it but a block");
         }
@@ -41,31 +44,31 @@ impl Local {
 
     /// Returns the response to a question about the machine.
     pub fn answer(&self, asked: &Asked) -> Option<Response> {
-        let (zone, below) = ZONES
-            .iter()
-            .find_map(|zone| {
-                let zone = Name::parse(zone).ok()?;
-                let below = labels(asked.name.below(&zone)?).map(<[u8]>::to_vec).collect::<Vec<_>>();
-                Some((zone, below))
-            })
-            .unzip();
-        let name = question_name(&asked.name)?;
+        // Nearly all questions are about other names, and end here without an allocation.
+        let zone = self.zones.iter().find(|zone| asked.name.below(zone).is_some());
         let mut all = labels(asked.name.bytes());
         let has_prefix = self.prefix && all.next() == Some(b"localhost") && all.next().is_some();
-        let is_localhost = zone.as_ref().is_some_and(|zone: &Name| zone.depth() == 1);
-        if has_prefix || is_localhost {
-            return Some(localhost(asked, name, below.is_some_and(|below| below.is_empty())));
+        if zone.is_none() && !has_prefix {
+            return None;
         }
-        let (zone, below) = (question_name(&zone?)?, below?);
+        let name = question_name(&asked.name)?;
+        let is_apex = zone.is_some_and(|zone| *zone == asked.name);
+        let is_localhost = zone.is_some_and(|zone| zone.depth() == 1);
+        if has_prefix || is_localhost {
+            return Some(localhost(asked, name, is_apex));
+        }
+        let zone = question_name(zone?)?;
         let mut response = Response { flags: Flags::AUTHORITATIVE, ..Response::default() };
         let is_loopback = asked.name == Name::parse("1.0.0.127.in-addr.arpa").ok()?;
-        match (below.is_empty(), asked.kind) {
+        match (is_apex, asked.kind) {
             (true, wire::SOA) => response.answers.push(soa(zone)),
-            (true, wire::NS) => response.answers.push(record(name, TTL, RData::NS(NS(machine())))),
-            (false, wire::PTR) if is_loopback => {
-                response.answers.push(record(name, TTL, RData::PTR(PTR(machine()))));
+            (true, wire::NS) => {
+                response.answers.push(Record::from_rdata(name, TTL, RData::NS(NS(machine()))))
             }
-            (is_apex, _) => {
+            (false, wire::PTR) if is_loopback => {
+                response.answers.push(Record::from_rdata(name, TTL, RData::PTR(PTR(machine()))));
+            }
+            _ => {
                 response.authorities.push(soa(zone));
                 response.code = if is_apex || is_loopback { wire::NO_ERROR } else { wire::NAME_ERROR };
             }
@@ -84,7 +87,7 @@ fn localhost(asked: &Asked, name: RecordName, is_apex: bool) -> Response {
         _ => None,
     };
     match data {
-        Some(data) => response.answers.push(record(name, TTL, data)),
+        Some(data) => response.answers.push(Record::from_rdata(name, TTL, data)),
         None if is_apex && asked.kind == wire::SOA => response.answers.push(soa(name)),
         None => response.authorities.push(soa(name)),
     }
@@ -97,7 +100,7 @@ fn machine() -> RecordName {
     name
 }
 
-fn soa(zone: RecordName) -> hickory_proto::rr::Record {
+fn soa(zone: RecordName) -> Record {
     let root = machine().prepend_label("root").unwrap_or_else(|_| machine());
-    record(zone, TTL, RData::SOA(SOA::new(machine(), root, 1, 0, 0, 0, TTL)))
+    Record::from_rdata(zone, TTL, RData::SOA(SOA::new(machine(), root, 1, 0, 0, 0, TTL)))
 }

@@ -1,9 +1,13 @@
 //! The plugins of CoreDNS that change questions and answers, compiled once for each server block that has one. They
-//! have their turn in CoreDNS' order, whatever the order of the lines:
+//! have their turn in this order, whatever the order of the lines:
 //!
 //! ```text
-//! local, dns64, any, rewrite, autopath, acl, (cache,) minimal, template, (hosts, kubernetes, forward)
+//! local, dns64, acl, any, rewrite, autopath, acl, (cache,) minimal, template, (hosts, kubernetes, forward)
 //! ```
+//!
+//! It is CoreDNS' order but for `acl`, which looks at the client's question as well as at the one that is looked up in its
+//! place. CoreDNS looks at one of them: the first before 1.14.2, the second since. Either can be used to get around a
+//! rule about the other.
 
 mod acl;
 mod autopath;
@@ -135,55 +139,56 @@ impl Chain {
             if self.dns64.as_ref().is_some_and(|dns64| dns64.concerns(asked)) {
                 return Plan::Steps;
             }
+        }
+        if let Some(plan) = self.refused(asked) {
+            return plan;
+        }
+        if asked.class == wire::INTERNET {
             if self.any && asked.kind == wire::ANY {
                 return Plan::Reply(Box::new(response::no_any(&asked.name)), Plugin::Any);
             }
-            if self.rewrite.iter().any(|rule| rule.concerns(asked))
-                || self.autopath.as_ref().is_some_and(short)
-            {
+            if rewrite::concern(&self.rewrite, asked) || self.autopath.as_ref().is_some_and(short) {
                 return Plan::Steps;
             }
         }
-        let plan = self.late(asked);
         // The target of an alias is looked up, which takes time.
-        match plan {
+        match self.by_template(asked) {
             Plan::Reply(response, Plugin::Template) if response.alias(asked.kind).is_some() => Plan::Steps,
             plan => plan,
         }
     }
 
-    /// Returns the code of the answer if a rule of `acl` keeps the client from a name to which an alias leads. A question
-    /// that would be dropped is refused: the alias itself is answered.
+    /// Returns silence or a response without records if a rule of `acl` keeps the client from a name.
+    pub fn refused(&self, asked: &Asked) -> Option<Plan> {
+        let code = match self.acl.iter().find_map(|rule| rule.decide(asked))? {
+            acl::Action::Drop => return Some(Plan::Silence),
+            acl::Action::Block => wire::REFUSED,
+            acl::Action::Filter => wire::NO_ERROR,
+            acl::Action::Allow => return None,
+        };
+        Some(Plan::Reply(Box::new(Response::failure(code)), Plugin::Acl))
+    }
+
+    /// Returns the code of the answer if a rule of `acl` keeps the client from a name that another one leads to. Where the
+    /// question would be dropped, it is refused: the other name is answered.
     pub fn refusal(&self, asked: &Asked) -> Option<u8> {
-        match self.acl.iter().find_map(|rule| rule.decide(asked))? {
-            acl::Action::Drop | acl::Action::Block => Some(wire::REFUSED),
-            acl::Action::Filter => Some(wire::NO_ERROR),
-            acl::Action::Allow => None,
+        match self.refused(asked)? {
+            Plan::Reply(response, _) => Some(response.code),
+            _ => Some(wire::REFUSED),
         }
     }
 
     /// Returns what comes of a question behind `rewrite` and `autopath`: never steps.
     pub fn late(&self, asked: &Asked) -> Plan {
-        match self.acl.iter().find_map(|rule| rule.decide(asked)) {
-            Some(acl::Action::Drop) => return Plan::Silence,
-            Some(acl::Action::Block) => {
-                return Plan::Reply(Box::new(Response::failure(wire::REFUSED)), Plugin::Acl);
-            }
-            Some(acl::Action::Filter) => {
-                return Plan::Reply(Box::new(Response::failure(wire::NO_ERROR)), Plugin::Acl);
-            }
-            Some(acl::Action::Allow) | None => {}
-        }
+        self.refused(asked).unwrap_or_else(|| self.by_template(asked))
+    }
+
+    fn by_template(&self, asked: &Asked) -> Plan {
         if asked.class != wire::INTERNET {
             return Plan::Pass;
         }
-        for template in &self.template {
-            match template.answer(asked) {
-                template::Outcome::Pass => {}
-                template::Outcome::Reply(response) => return Plan::Reply(response, Plugin::Template),
-            }
-        }
-        Plan::Pass
+        let response = self.template.iter().find_map(|template| template.answer(asked));
+        response.map_or(Plan::Pass, |response| Plan::Reply(Box::new(response), Plugin::Template))
     }
 
     /// Applies the rules of `rewrite` to a question.
@@ -195,21 +200,6 @@ impl Chain {
 /// Returns the longest of zones that a name is below.
 fn zone_of<'a>(zones: &'a [Name], name: &Name) -> Option<&'a Name> {
     zones.iter().filter(|zone| name.below(zone).is_some()).max_by_key(|zone| zone.bytes().len())
-}
-
-fn name(text: &str, directive: &Directive) -> Result<Name, LineError> {
-    Name::parse(text)
-        .or_else(|error| wrong(directive.line, format!("{text:?} is not a domain name: {error}")))
-}
-
-/// Returns the zones that words name, or those of the block without any.
-fn zones<'a>(
-    words: impl Iterator<Item = &'a str>,
-    directive: &Directive,
-    block: &[Name],
-) -> Result<Vec<Name>, LineError> {
-    let zones: Vec<Name> = words.map(|word| name(word, directive)).collect::<Result<_, _>>()?;
-    Ok(if zones.is_empty() { block.to_vec() } else { zones })
 }
 
 /// Returns the number of a type, such as 28 for `AAAA`.

@@ -3,8 +3,6 @@
 use hickory_proto::rr::rdata::{CNAME, HINFO, MX, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name as RecordName, RData, Record};
 
-use super::response::record;
-
 /// Lifetime in seconds of a record that names none, as in CoreDNS.
 const TTL: u32 = 3_600;
 /// Maximum length of a character string.
@@ -29,7 +27,7 @@ pub fn parse(text: &str) -> Option<Record> {
         }
     }
     let data = data(&kind?, rest)?;
-    (ttl <= i32::MAX as u32).then(|| record(name, ttl, data))
+    (ttl <= i32::MAX as u32).then(|| Record::from_rdata(name, ttl, data))
 }
 
 fn data(kind: &str, words: &[String]) -> Option<RData> {

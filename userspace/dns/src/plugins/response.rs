@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::rdata::HINFO;
-use hickory_proto::rr::{DNSClass, Name as RecordName, RData, Record, RecordType};
+use hickory_proto::rr::{Name as RecordName, RData, Record, RecordType};
 
 use crate::name::Name;
 use crate::wire::{self, Flags};
@@ -90,11 +90,4 @@ pub fn no_any(name: &Name) -> Response {
     let hinfo = HINFO::new("ANY obsoleted".to_owned(), "See RFC 8482".to_owned());
     let answers = question_name(name).map(|name| Record::from_rdata(name, 8482, RData::HINFO(hinfo)));
     Response { answers: answers.into_iter().collect(), ..Response::default() }
-}
-
-/// Returns a record of class IN.
-pub fn record(name: RecordName, ttl: u32, data: RData) -> Record {
-    let mut record = Record::from_rdata(name, ttl, data);
-    record.dns_class = DNSClass::IN;
-    record
 }

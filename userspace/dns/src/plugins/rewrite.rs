@@ -71,15 +71,24 @@ impl Rule {
         Ok(Self { goes_on, field })
     }
 
-    /// Returns `true` if the rule applies to a question.
-    pub fn concerns(&self, asked: &Asked) -> bool {
+    /// Returns `true` if the rule applies to a question for a type, with the text of its name.
+    fn concerns(&self, kind: u16, name: Option<&str>) -> bool {
         match &self.field {
-            Field::Type(from, _) => asked.kind == *from,
+            Field::Type(from, _) => kind == *from,
             Field::Name { from, .. } | Field::Ttl(from, ..) | Field::Code(from, ..) => {
-                text(&asked.name).is_some_and(|name| from.matches(&name))
+                name.is_some_and(|name| from.matches(name))
             }
         }
     }
+}
+
+/// Returns `true` if one of the rules applies to a question.
+pub fn concern(rules: &[Rule], asked: &Asked) -> bool {
+    if rules.is_empty() {
+        return false;
+    }
+    let name = text(&asked.name);
+    rules.iter().any(|rule| rule.concerns(asked.kind, name.as_deref()))
 }
 
 fn matcher(sort: &str, text: &str, line: Line, patterns: &mut usize) -> Result<Matcher, LineError> {
@@ -189,8 +198,10 @@ enum Undo<'a> {
 impl<'a> Rewritten<'a> {
     pub fn of(rules: &'a [Rule], asked: &Asked) -> Self {
         let (mut asked, mut undo) = (*asked, Vec::new());
-        for rule in rules.iter() {
-            if !rule.concerns(&asked) {
+        // Written anew only where a rule changes it.
+        let mut name = text(&asked.name);
+        for rule in rules {
+            if !rule.concerns(asked.kind, name.as_deref()) {
                 continue;
             }
             match &rule.field {
@@ -198,10 +209,10 @@ impl<'a> Rewritten<'a> {
                 Field::Ttl(_, low, high) => undo.push(Undo::Ttl(*low, *high)),
                 Field::Code(_, from, to) => undo.push(Undo::Code(*from, *to)),
                 Field::Name { from, to, auto, answers } => {
-                    let before = text(&asked.name).unwrap_or_default();
+                    let before = name.take().unwrap_or_default();
                     let after = from.replaced(&before, to).and_then(|name| Name::parse(&name).ok());
                     let Some(after) = after else { return Self { asked: None, undo: Vec::new() } };
-                    asked.name = after;
+                    (asked.name, name) = (after, text(&after));
                     if *auto {
                         undo.push(match from {
                             Matcher::Suffix(from) => Undo::Suffix { from: to, to: from },

@@ -3,10 +3,10 @@
 use hickory_proto::rr::{Record, RecordType};
 
 use super::pattern::{Groups, Pattern, text};
-use super::{Asked, Response, kind, name, records, zone_of, zones};
+use super::{Asked, Response, kind, records, zone_of};
 use crate::limits;
 use crate::name::Name;
-use crate::syntax::{Directive, LineError, wrong};
+use crate::syntax::{Directive, LineError, fallthrough, wrong, zones};
 use crate::wire::{self, Flags};
 
 /// A line `template` with its block.
@@ -21,14 +21,6 @@ pub struct Template {
     additionals: Vec<Text>,
     code: u8,
     fallthrough: Vec<Name>,
-}
-
-/// The outcome for a question.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    /// It is for others.
-    Pass,
-    Reply(Box<Response>),
 }
 
 /// The text of a record, with what stands for parts of the question.
@@ -60,7 +52,7 @@ impl Template {
         }
         let mut template = Self {
             kind: kind(asked, plugin)?,
-            zones: zones(names.iter().copied(), plugin, block)?,
+            zones: zones(names.iter().copied(), plugin.line, block)?,
             patterns: Vec::new(),
             answers: Vec::new(),
             authorities: Vec::new(),
@@ -112,12 +104,7 @@ impl Template {
                     );
                 }
             },
-            ("fallthrough", []) => self.fallthrough.push(Name::ROOT),
-            ("fallthrough", zones) => {
-                for zone in zones {
-                    self.fallthrough.push(name(zone, option)?);
-                }
-            }
+            ("fallthrough", zones) => self.fallthrough.extend(fallthrough(zones, option.line)?),
             (other, _) => {
                 return wrong(
                     option.line,
@@ -193,11 +180,11 @@ impl Template {
         Ok(part)
     }
 
-    /// Answers a question.
-    pub fn answer(&self, asked: &Asked) -> Outcome {
-        let Some(zone) = zone_of(&self.zones, &asked.name) else { return Outcome::Pass };
+    /// Answers a question; `None` if it is for others.
+    pub fn answer(&self, asked: &Asked) -> Option<Response> {
+        let zone = zone_of(&self.zones, &asked.name)?;
         if ![asked.kind, wire::ANY].contains(&self.kind) && asked.kind != wire::ANY {
-            return Outcome::Pass;
+            return None;
         }
         let question = Question { asked, zone, name: text(&asked.name) };
         let groups = match &*self.patterns {
@@ -207,16 +194,11 @@ impl Template {
                 name.and_then(|name| patterns.iter().find_map(|pattern| pattern.captures(name))).map(Some)
             }
         };
-        let Some(groups) = groups else {
-            return if zone_of(&self.fallthrough, &asked.name).is_some() {
-                Outcome::Pass
-            } else {
-                Outcome::Reply(Box::new(Response::failure(wire::SERVER_FAILURE)))
-            };
-        };
-        let response = self.response(&question, groups.as_ref());
         let failure = || Response::failure(wire::SERVER_FAILURE);
-        Outcome::Reply(Box::new(response.unwrap_or_else(failure)))
+        match groups {
+            Some(groups) => Some(self.response(&question, groups.as_ref()).unwrap_or_else(failure)),
+            None => zone_of(&self.fallthrough, &asked.name).is_none().then(failure),
+        }
     }
 
     /// Returns the records; `None` if one is none.

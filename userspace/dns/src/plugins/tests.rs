@@ -274,14 +274,28 @@ fn acl_decides_by_zone_type_and_client() {
 }
 
 #[test]
-fn plugins_have_their_turn_in_coredns_order_whatever_the_order_of_lines() {
+fn plugins_have_their_turn_in_one_order_whatever_the_order_of_lines() {
     let chain =
         chain("template IN ANY {\n rcode NXDOMAIN\n}\nacl b {\n block\n}\nrewrite name a b\nany\nlocal");
     assert_eq!(planned(&chain, &asked("localhost", wire::A))[0], "NOERROR", "local is before acl");
-    assert_eq!(planned(&chain, &asked("b", wire::ANY))[1], "b. 8482 HINFO ANY obsoleted See RFC 8482");
+    assert_eq!(planned(&chain, &asked("a", wire::ANY))[1], "a. 8482 HINFO ANY obsoleted See RFC 8482");
     assert_eq!(planned(&chain, &asked("b", wire::A)), ["REFUSED"], "acl is before template");
-    assert_eq!(rewritten(&chain, "a", wire::A), "b. A", "rewrite is before acl");
+    assert_eq!(planned(&chain, &asked("b", wire::ANY)), ["REFUSED"], "acl is before any");
+    assert_eq!(rewritten(&chain, "a", wire::A), "b. A");
+    let behind = Asked { name: name("b"), ..asked("a", wire::A) };
+    assert!(matches!(chain.late(&behind), Plan::Reply(_, Plugin::Acl)), "acl is behind rewrite as well");
     assert_eq!(planned(&chain, &asked("c", wire::A)), ["NXDOMAIN"]);
+}
+
+#[test]
+fn acl_is_before_rewrite_and_autopath() {
+    for (action, expected) in [("block", "REFUSED"), ("filter", "NOERROR"), ("drop", "silence")] {
+        let chain = self::chain(&format!("rewrite name a b\nautopath @kubernetes\nacl a {{\n {action}\n}}"));
+        assert_eq!(planned(&chain, &asked("a", wire::A)), [expected]);
+        let plan = chain.plan(&asked("x.a", wire::A), |_| true);
+        assert!(!matches!(plan, Plan::Steps), "{plan:?}");
+        assert!(matches!(chain.plan(&asked("c", wire::A), |_| true), Plan::Steps));
+    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl LocalEtcd {
                 answer = self.ask(others, &tls) => answer,
             };
             let Err(error) = answer else { return Ok(()) };
-            self.check_alive(began)?;
+            self.check_alive()?;
             if began.elapsed() > limits::MEMBERS_SILENCE && !std::mem::replace(&mut said, true) {
                 warn!(error = format!("{error:#}"), "etcd waits for its other members");
             }

@@ -100,9 +100,8 @@ impl LocalEtcd {
     }
 
     /// Returns an error if the process has ended.
-    pub(super) fn check_alive(&self, since: Instant) -> Result<()> {
-        // The shell records the id a moment after the start.
-        if since.elapsed() < limits::ETCD_CHECK || is_alive(&self.dir) {
+    pub(super) fn check_alive(&self) -> Result<()> {
+        if is_alive(&self.dir) {
             return Ok(());
         }
         let path = log_file(&self.dir);
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_that_has_not_the_lock_is_left_alone() {
+    async fn process_without_the_lock_is_not_signalled() {
         let dir = tempfile::tempdir().unwrap();
         let etcd = member(dir.path());
         // It has the number and the command line of one that ended.

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 use userspace_daemon::netlink::{self, Notices};
 
 use super::guards::guards;
-use super::kernel::{Kernel, OpenError};
+use super::kernel::Kernel;
 use super::messages::{Effect, effect};
 use super::plan::{Planned, Refusal, Touched};
 use super::reports::Reports;
@@ -24,7 +24,7 @@ use super::{Mode, Peer, PeerConfig, remove};
 use crate::journal::Journal;
 use crate::limits;
 use crate::netlink::NetlinkError;
-use crate::wireguard::{KeyError, PrivateKey, Published};
+use crate::wireguard::{Control, KeyError, PrivateKey, Published, WireGuardError};
 
 /// The component that writes events about Nodes.
 const COMPONENT: &str = "hawser-network";
@@ -69,9 +69,9 @@ pub struct Nodes {
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
     #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    #[error("cannot encrypt packets to other nodes")]
+    WireGuard(#[from] WireGuardError),
     #[error(transparent)]
     Key(#[from] KeyError),
 }
@@ -97,18 +97,16 @@ pub async fn follow_with(
         // Entries of Nodes that have not been listed yet must not be removed.
         () = synced => {}
     }
-    let reports = Reports::default();
-    let ambient_of_keys = ambient.clone();
     let mut follower = Follower {
         config,
         own,
         nodes,
         recorder,
         published,
-        ambient: ambient_of_keys,
+        ambient,
         machine: None,
         known: None,
-        reports,
+        reports: Reports::default(),
     };
     let mut pause = limits::MIN_RETRY;
     loop {
@@ -124,7 +122,7 @@ pub async fn follow_with(
                 );
                 // Whatever failed, the machine may differ from what is known of it.
                 follower.machine = None;
-                let wait = pause + Duration::from_millis(ambient.random.next_u64() % 50);
+                let wait = pause + Duration::from_millis(follower.ambient.random.next_u64() % 50);
                 pause = (pause * 2).min(limits::MAX_RETRY);
                 wait
             }
@@ -145,9 +143,8 @@ async fn close_clear(config: &PeerConfig, ambient: &Ambient, shutdown: &Cancella
     let mut pause = limits::MIN_RETRY;
     loop {
         let outcome = async {
-            let mut kernel = Kernel::open(true)?;
+            let mut kernel = Kernel::open(Some(Control::open()?))?;
             kernel.close_clear().await?;
-            kernel.underlay.given = given(config);
             let guards = guards(config, &kernel.underlay);
             kernel.set_guards(&guards)?;
             Ok::<_, FollowError>(())
@@ -234,7 +231,7 @@ impl Follower {
             // Notices are heard before the first look, so that no change is missed.
             None => self.machine.insert(Machine {
                 notices: open_notices()?,
-                kernel: Kernel::open(self.config.encryption.is_some())?,
+                kernel: Kernel::open(self.config.encryption.is_some().then(Control::open).transpose()?)?,
                 planned: None,
                 stale: true,
             }),

@@ -20,7 +20,7 @@ use super::underlay::Underlay;
 use super::{TUNNEL, WIREGUARD, messages};
 use crate::netlink::{Mac, Netlink, NetlinkError};
 use crate::sysctl;
-use crate::wireguard::{Control, WireGuardError};
+use crate::wireguard::{Control, PrivateKey, Published};
 
 /// Properties of a VXLAN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,17 +62,10 @@ pub(super) struct Kernel {
     pub underlay: Underlay,
     pub(super) device: Option<Device>,
     pub(super) wireguard: Option<Device>,
+    /// The keys and the port of the WireGuard device, if it has some.
+    pub(super) identity: Option<(PrivateKey, Published)>,
     pub(super) present: Present,
     pub(super) guards: BTreeSet<Guard>,
-}
-
-/// The kernel's side cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    #[error("cannot encrypt packets to other nodes")]
-    WireGuard(#[from] WireGuardError),
 }
 
 pub(super) fn at(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> NetlinkError {
@@ -81,13 +74,15 @@ pub(super) fn at(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Netl
 }
 
 impl Kernel {
-    /// Opens the sockets, with `encrypt` also that for WireGuard. Call it within a runtime, and [`Kernel::read`] next.
-    pub fn open(encrypt: bool) -> Result<Self, OpenError> {
+    /// Opens the sockets. Without one for WireGuard, packets are not encrypted. Call it within a runtime, and
+    /// [`Kernel::read`] next.
+    pub fn open(control: Option<Control>) -> Result<Self, NetlinkError> {
         Ok(Self {
             batch: Batch::open()?,
             netlink: Netlink::open()?,
-            control: encrypt.then(Control::open).transpose()?,
+            control,
             wireguard: None,
+            identity: None,
             underlay: Underlay::default(),
             device: None,
             present: Present::default(),
@@ -107,6 +102,8 @@ impl Kernel {
         let (mut underlay, mut present) = (Underlay::default(), Present::default());
         routes.divide(&mut underlay, &mut present);
         (underlay.links, self.device, self.wireguard) = links.divide();
+        // The kernel does not know which addresses these are.
+        underlay.given = std::mem::take(&mut self.underlay.given);
         self.underlay = underlay;
         if let Some(device) = self.device.as_ref().map(|device| device.index) {
             for message in messages::neighbours(device) {
@@ -121,6 +118,7 @@ impl Kernel {
             self.list(message, "list rules of routing", |message| found.extend(guards::read(&message)))?;
         }
         self.guards = found;
+        self.identity = None;
         if self.wireguard.as_ref().is_some_and(|device| device.wireguard) {
             self.read_keys()?;
         }
@@ -362,11 +360,9 @@ impl Step {
 /// Removes all routes to other nodes' pods, the tunnel device and the WireGuard device. Does nothing if there are none.
 /// Goes on after errors and returns all of them.
 pub async fn remove() -> Vec<NetlinkError> {
-    let mut kernel = match Kernel::open(false) {
+    let mut kernel = match Kernel::open(None) {
         Ok(kernel) => kernel,
-        Err(OpenError::Netlink(error)) => return vec![error],
-        // It was not asked for.
-        Err(OpenError::WireGuard(_)) => return Vec::new(),
+        Err(error) => return vec![error],
     };
     let removed = kernel.read().and_then(|()| {
         let steps = steps(&kernel.present, &Tables::default(), kernel.ends());
@@ -378,4 +374,19 @@ pub async fn remove() -> Vec<NetlinkError> {
         errors.extend(kernel.netlink.delete(device).await.err());
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_that_the_node_gave_outlive_a_look_at_the_machine() {
+        let mut kernel = Kernel::open(None).unwrap();
+        let given = BTreeSet::from(["10.77.41.1".parse().unwrap()]);
+        kernel.underlay.given.clone_from(&given);
+        kernel.read().unwrap();
+        assert!(!kernel.underlay.links.is_empty());
+        assert_eq!(kernel.underlay.given, given);
+    }
 }

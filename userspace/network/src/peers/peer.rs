@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_and_one_that_cannot_be_used_is_kept_as_a_reason() {
+    fn annotation_without_a_usable_key_is_kept_as_a_reason() {
         let with = |text: &str| peer(json!({"metadata": {"name": "b", "annotations": {ANNOTATION: text}}}));
         let text = r#"{"publicKey":"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=","port":14790}"#;
         let one = with(text);

@@ -88,21 +88,19 @@ impl Kernel {
 
     /// Gives the device its key and port. The kernel computes the public key.
     fn set_key(&mut self, wanted: &WireGuard, key: &PrivateKey) -> Result<Published, NetlinkError> {
-        let control = self.control()?;
-        let read = || at(format!("read the key of {WIREGUARD}"));
-        let mut state = control.state(WIREGUARD).map_err(read())?;
-        if state.keys.as_ref().map(|(private, _)| private) != Some(key) || state.port != wanted.port {
+        let has_both =
+            |(private, known): &(PrivateKey, Published)| private == key && known.port == wanted.port;
+        if !self.identity.as_ref().is_some_and(has_both) {
             let attempted = format!(
                 "give {WIREGUARD} its key and UDP port {}: if it is in use, choose another --wireguard-port",
                 wanted.port
             );
-            control.set_device(WIREGUARD, key, wanted.port).map_err(at(attempted))?;
-            state = control.state(WIREGUARD).map_err(read())?;
+            self.control()?.set_device(WIREGUARD, key, wanted.port).map_err(at(attempted))?;
             // The kernel drops the peer that has the new key, if there was one.
             self.read_keys()?;
         }
-        let (_, key) = state.keys.ok_or_else(|| read()(std::io::ErrorKind::InvalidData.into()))?;
-        Ok(Published { key, port: wanted.port })
+        let none = || at(format!("read the key of {WIREGUARD}"))(std::io::ErrorKind::InvalidData.into());
+        self.identity.as_ref().map(|(_, published)| *published).ok_or_else(none)
     }
 
     /// Sets the device up. The kernel then switches off redirects for all interfaces, where those of the WireGuard
@@ -130,10 +128,12 @@ impl Kernel {
         self.control.as_mut().ok_or_else(closed)
     }
 
-    /// Reads the peers of the device.
+    /// Reads the keys, the port and the peers of the device.
     pub(super) fn read_keys(&mut self) -> Result<(), NetlinkError> {
         let Some(control) = &mut self.control else { return Ok(()) };
         let state = control.state(WIREGUARD).map_err(at(format!("list the peers of {WIREGUARD}")))?;
+        let published = |(private, key)| (private, Published { key, port: state.port });
+        self.identity = state.keys.map(published);
         self.present.keys = state.peers.iter().map(|peer| (peer.key, peer.plain_endpoint())).collect();
         Ok(())
     }

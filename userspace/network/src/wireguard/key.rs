@@ -1,14 +1,14 @@
 //! The private key of this machine, in a file of its owner alone.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use apiserver_meta::ambient::Ambient;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use userspace_daemon::private_file;
 
 use super::{KEY_BYTES, decode};
 use crate::limits;
@@ -18,7 +18,7 @@ pub const KEY_FILE: &str = "wireguard.key";
 
 /// The private key cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub(crate) enum KeyError {
     #[error("cannot {attempted} the WireGuard key {}", path.display())]
     Io {
         attempted: &'static str,
@@ -81,20 +81,11 @@ impl PrivateKey {
         Self::new(bytes)
     }
 
-    /// Writes the file as a whole: it is complete or not there.
     fn save(&self, path: &Path) -> io::Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let new = path.with_extension("new");
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        writeln!(file, "{}", BASE64_STANDARD.encode(self.0))?;
-        file.sync_all()?;
-        fs::rename(new, path)
+        private_file::write(path, format!("{}\n", BASE64_STANDARD.encode(self.0)).as_bytes())
     }
 }
 
@@ -112,8 +103,6 @@ mod tests {
         let first = load().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(load().unwrap(), first);
-        // One that was being written when the process died is in nobody's way.
-        fs::write(path.with_extension("new"), "half").unwrap();
         fs::remove_file(&path).unwrap();
         assert_ne!(load().unwrap(), first);
         assert_eq!(format!("{first:?}"), "PrivateKey");

@@ -18,8 +18,8 @@ use crate::limits;
 use crate::sysctl;
 
 pub(crate) use control::{Control, PeerChange};
-pub(crate) use key::PrivateKey;
-pub use key::{KEY_FILE, KeyError};
+pub use key::KEY_FILE;
+pub(crate) use key::{KeyError, PrivateKey};
 
 /// The annotation of a Node with its public key and UDP port.
 pub const ANNOTATION: &str = "hawser.dev/wireguard";
@@ -41,8 +41,6 @@ pub enum WireGuardError {
     NoIpv6,
     #[error("cannot ask the kernel for WireGuard")]
     Open(#[source] std::io::Error),
-    #[error(transparent)]
-    Key(#[from] KeyError),
 }
 
 /// Fails if this machine cannot encrypt packets to other nodes. Loads the module.

@@ -25,11 +25,10 @@ pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config)
 /// Logs the roles of interfaces, as far as they have changed.
 pub(crate) fn log_changes(before: Option<&[Interface]>, now: &[Interface]) {
     let Difference { came, went, uplinks, pods } = Difference::between(before.unwrap_or_default(), now);
-    let uplinks_before = before.map(|before| Difference::between(&[], before).uplinks);
-    if uplinks_before.as_ref() == Some(&uplinks) {
-        debug!(%uplinks, pods, %came, %went, "attached to interfaces");
-    } else {
+    if has_other_uplinks(before, now) {
         info!(%uplinks, pods, %came, %went, "attached to interfaces");
+    } else {
+        debug!(%uplinks, pods, %came, %went, "attached to interfaces");
     }
     let had = before.is_none_or(|before| before.iter().any(|one| one.role == Role::Uplink));
     if uplinks.is_empty() && had {
@@ -38,6 +37,16 @@ pub(crate) fn log_changes(before: Option<&[Interface]>, now: &[Interface]) {
              addresses here; an uplink is up, has an address and does not lead to a pod, or is named by --uplinks"
         );
     }
+}
+
+/// Returns `true` if the uplinks are others than before, or the first.
+fn has_other_uplinks(before: Option<&[Interface]>, now: &[Interface]) -> bool {
+    before.is_none_or(|before| !uplinks(before).eq(uplinks(now)))
+}
+
+/// Returns the names of uplinks.
+fn uplinks(interfaces: &[Interface]) -> impl Iterator<Item = &str> {
+    interfaces.iter().filter(|one| one.role == Role::Uplink).map(|one| one.name.as_str())
 }
 
 /// The changes to log.
@@ -61,11 +70,10 @@ impl Difference {
         let (old, new) = (all(before), all(now));
         let list =
             |some: &mut dyn Iterator<Item = &String>| some.map(String::as_str).collect::<Vec<_>>().join(", ");
-        let uplinks = now.iter().filter(|one| one.role == Role::Uplink).map(|one| one.name.as_str());
         Self {
             came: list(&mut new.difference(&old)),
             went: list(&mut old.difference(&new)),
-            uplinks: uplinks.collect::<Vec<_>>().join(", "),
+            uplinks: uplinks(now).collect::<Vec<_>>().join(", "),
             pods: now.iter().filter(|one| one.role == Role::Pod).count(),
         }
     }
@@ -104,5 +112,20 @@ mod tests {
             ("a (uplink), c (pod)", "a (pod), b (pod)")
         );
         assert_eq!((difference.uplinks.as_str(), difference.pods), ("eth0, a", 1));
+    }
+
+    #[test]
+    fn pods_that_come_and_go_are_no_change_of_uplinks() {
+        let eth0 = || interface("eth0", Role::Uplink);
+        let before = [interface("a", Role::Pod), eth0()];
+        for now in [vec![eth0()], vec![eth0(), interface("b", Role::Pod), interface("c", Role::Pod)]] {
+            assert!(!has_other_uplinks(Some(&before), &now), "{now:?}");
+        }
+        assert!(!has_other_uplinks(Some(&before[..1]), &[]));
+        for now in [vec![], vec![interface("eth0", Role::Pod)], vec![eth0(), interface("eth1", Role::Uplink)]]
+        {
+            assert!(has_other_uplinks(Some(&before), &now), "{now:?}");
+        }
+        assert!(has_other_uplinks(None, &[]), "the first look is told");
     }
 }
