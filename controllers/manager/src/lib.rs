@@ -16,6 +16,7 @@ mod context;
 mod cronjob;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;
@@ -116,4 +117,5 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     podgc::start(context, tasks);
     protection::start(context, tasks);
     loadbalancer::start(context, tasks);
+    disruption::start(context, tasks);
 }
