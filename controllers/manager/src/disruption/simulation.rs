@@ -257,7 +257,7 @@ impl World {
         self.check();
     }
 
-    /// As many of the pods that were counted as healthy are left as must be, and as may still be evicted.
+    /// Checks that as many of the pods that were counted as healthy are left as must be, and as may still be evicted.
     fn check(&self) {
         let Some(status) = &self.budget().status else { return };
         let left = self.counted.iter().filter(|uid| !self.granted.contains_key(*uid)).count();

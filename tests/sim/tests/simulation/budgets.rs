@@ -44,7 +44,9 @@ async fn judged(cluster: &mut Simulation, numbers: (i32, i32, i32, i32)) -> Resu
             (status.disruptions_allowed, status.current_healthy, status.desired_healthy, status.expected_pods)
         });
         let disrupted = status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
-        if found == Some((Some(numbers.0), Some(numbers.1), Some(numbers.2), Some(numbers.3))) && disrupted.is_none() {
+        if found == Some((Some(numbers.0), Some(numbers.1), Some(numbers.2), Some(numbers.3)))
+            && disrupted.is_none()
+        {
             return Ok(());
         }
         cluster.pass(Duration::from_millis(100)).await?;
