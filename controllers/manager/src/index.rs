@@ -11,10 +11,11 @@ use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
-use crate::meta::{Labels, controller_of, namespace, selects, selects_map};
+use crate::meta::{Labels, controller_of, namespace, retain_selected, selects, selects_map, selects_or_all};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -107,6 +108,29 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
         found.into_values().collect()
     }
 
+    /// Returns the objects of a namespace that a selector matches, by name. An empty selector matches all.
+    pub fn matching(&self, space: &str, selector: &LabelSelector) -> Vec<Arc<K>> {
+        let mut objects = self.candidates(space, selector);
+        retain_selected(&mut objects, selector);
+        objects
+    }
+
+    /// Returns a small set of objects that contains all that a selector matches, by name.
+    fn candidates(&self, space: &str, selector: &LabelSelector) -> Vec<Arc<K>> {
+        if let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) {
+            return self.selected(space, labels);
+        }
+        let any_of = selector.match_expressions.iter().flatten().find(|one| one.operator == "In");
+        let Some(any_of) = any_of else { return self.cache.list_namespace(space) };
+        let values: BTreeSet<&String> = any_of.values.iter().flatten().collect();
+        // An object has one value of a label, so it is found once.
+        let found =
+            values.into_iter().flat_map(|value| self.by_label.get(&pair(space, (&any_of.key, value))));
+        let found: BTreeMap<ObjectKey, Arc<K>> =
+            found.map(|object| (ObjectKey::of(object.as_ref()), object)).collect();
+        found.into_values().collect()
+    }
+
     /// Returns the objects that the owner, given by its UID, controls, by name.
     pub fn controlled(&self, owner: &str) -> Vec<Arc<K>> {
         self.by_controller.get(&owner.to_owned())
@@ -119,6 +143,8 @@ pub(crate) enum Selector<'a> {
     /// Pairs, as the older kinds have it.
     Map(&'a Labels),
     Full(&'a LabelSelector),
+    /// Like `Full`, but an empty one selects all objects.
+    Open(&'a LabelSelector),
 }
 
 impl<'a> Selector<'a> {
@@ -126,7 +152,9 @@ impl<'a> Selector<'a> {
     fn pairs(self) -> Option<Vec<(&'a String, &'a String)>> {
         match self {
             Self::Map(labels) => (!labels.is_empty()).then(|| labels.iter().collect()),
-            Self::Full(selector) => Some(selector.match_labels.iter().flatten().collect()),
+            Self::Full(selector) | Self::Open(selector) => {
+                Some(selector.match_labels.iter().flatten().collect())
+            }
         }
     }
 
@@ -137,7 +165,7 @@ impl<'a> Selector<'a> {
                 let match_labels = Some(labels.clone());
                 Cow::Owned(LabelSelector { match_labels, match_expressions: None })
             }
-            Self::Full(selector) => Cow::Borrowed(selector),
+            Self::Full(selector) | Self::Open(selector) => Cow::Borrowed(selector),
         }
     }
 
@@ -146,6 +174,7 @@ impl<'a> Selector<'a> {
         match self {
             Self::Map(selector) => selects_map(selector, labels),
             Self::Full(selector) => selects(selector, labels),
+            Self::Open(selector) => selects_or_all(selector, labels),
         }
     }
 }
@@ -195,6 +224,12 @@ impl Selects for Job {
 impl Selects for DaemonSet {
     fn selector(&self) -> Option<Selector<'_>> {
         self.spec.as_ref().map(|spec| Selector::Full(&spec.selector))
+    }
+}
+
+impl Selects for PodDisruptionBudget {
+    fn selector(&self) -> Option<Selector<'_>> {
+        self.spec.as_ref()?.selector.as_ref().map(Selector::Open)
     }
 }
 
@@ -341,6 +376,43 @@ mod tests {
         sets.cache.apply(set);
         let found = |label| sets.selecting(&labelled("p", &[("app", label)], "9")).len();
         assert_eq!((found("shop"), found("other")), (1, 0));
+    }
+
+    #[test]
+    fn budgets_and_pods_find_each_other_and_an_empty_selector_is_of_the_whole_namespace() {
+        let pods = Pods::new(Cache::default());
+        let budgets = Selectors::<PodDisruptionBudget>::new(Cache::default());
+        for (name, app, version) in [("a", "web", "1"), ("b", "shop", "2"), ("c", "other", "3")] {
+            pods.cache.apply(labelled(name, &[("app", app)], version));
+        }
+        let mut foreign = labelled("foreign", &[("app", "web")], "4");
+        foreign.metadata.namespace = Some("other".to_owned());
+        pods.cache.apply(foreign);
+        let any_of = |values: &[&str]| serde_json::json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+        let shops = any_of(&["web", "shop"]);
+        let mut both = any_of(&["web", "shop"]);
+        both["matchLabels"] = serde_json::json!({"app": "web"});
+        let named = serde_json::json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]});
+        let unreadable = serde_json::json!({"matchExpressions": [{"key": "app", "operator": "Near"}]});
+        for (name, selector, wanted) in [
+            ("all", serde_json::json!({}), &["a", "b", "c"][..]),
+            ("none", serde_json::Value::Null, &[]),
+            ("shops", shops, &["a", "b"]),
+            ("both", both, &["a"]),
+            ("named", named, &["a", "b", "c"]),
+            ("unreadable", unreadable, &[]),
+        ] {
+            let budget = serde_json::json!({"metadata": {"name": name, "namespace": "ns",
+                "resourceVersion": "5"}, "spec": {"selector": selector}});
+            let budget: PodDisruptionBudget = serde_json::from_value(budget).unwrap();
+            let selector = budget.spec.as_ref().unwrap().selector.clone();
+            let found = selector.map(|selector| pods.matching("ns", &selector)).unwrap_or_default();
+            assert_eq!(names(&found), wanted, "{name}");
+            budgets.cache.apply(budget);
+            let of = |pod: &&Arc<Pod>| budgets.selecting(pod.as_ref()).contains(&ObjectKey::new("ns", name));
+            let selected: Vec<Arc<Pod>> = pods.cache.list().iter().filter(of).cloned().collect();
+            assert_eq!(names(&selected), wanted, "{name}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! what one writes triggers the next.
 
 mod daemons;
+mod disruption;
 mod replication;
 mod stateful;
 

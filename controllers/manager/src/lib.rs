@@ -17,6 +17,7 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;

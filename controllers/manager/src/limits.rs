@@ -92,3 +92,14 @@ pub const CERTIFICATE_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 6
 /// Time for which a podCIDR that became free is given to no other node. Nodes that can reach the API server
 /// remove their routes to it within a second; a node that cannot hears of both changes together later.
 pub const NETWORK_REST: Duration = Duration::from_secs(60);
+
+/// Time within which a pod must be seen as being deleted after the API server has allowed its eviction; then it counts
+/// as healthy again. The clocks of API servers and controllers must agree better than this.
+pub const DISRUPTION_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for which an eviction is remembered although the cache does not show the pod, from when it should have been
+/// deleted on.
+pub const DISRUPTION_UNSEEN: Duration = Duration::from_secs(60 * 60);
+/// Time after which the condition `DisruptionTarget` of a pod that nobody has deleted becomes `False`.
+pub const DISRUPTION_TARGET_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for which the resources of an API version are remembered.
+pub const SCALES_REMEMBERED: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! Metadata of objects of any kind: names, owners and selectors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
@@ -77,6 +78,22 @@ pub(crate) fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool
     parsed(selector).is_some_and(|selector| selector.matches(labels.unwrap_or(&Labels::new())))
 }
 
+/// Returns `true` if a label selector matches these labels. An empty selector matches all, an invalid one nothing.
+pub(crate) fn selects_or_all(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
+    let selector = Selector::try_from(selector.clone());
+    selector.is_ok_and(|selector| selector.matches(labels.unwrap_or(&Labels::new())))
+}
+
+/// Retains the objects that a label selector matches, as [`selects_or_all`] does.
+pub(crate) fn retain_selected<K: Resource>(objects: &mut Vec<Arc<K>>, selector: &LabelSelector) {
+    let (selector, none) = (Selector::try_from(selector.clone()), Labels::new());
+    let selector = selector.as_ref();
+    objects.retain(|object| {
+        let labels = object.meta().labels.as_ref().unwrap_or(&none);
+        selector.is_ok_and(|selector| selector.matches(labels))
+    });
+}
+
 /// Returns the selector in a form that is compared quickly; `None` if it must not match anything.
 fn parsed(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
@@ -144,7 +161,6 @@ pub(crate) fn without_owner(meta: &ObjectMeta, owner_uid: &str) -> Vec<OwnerRefe
 mod tests {
     use super::*;
     use crate::testing;
-    use std::sync::Arc;
 
     #[test]
     fn an_empty_selector_claims_nothing() {

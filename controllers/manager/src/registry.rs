@@ -3,9 +3,7 @@
 use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, cronjob, daemonset, deployment, endpoints, endpointslice,
-    endpointslicemirroring, garbage, job, loadbalancer, namespaces, nodes, podgc, protection, replicaset,
-    serviceaccount, statefulset, ttlafterfinished,
+    bootstrap, certificates, cronjob, daemonset, deployment, disruption, endpoints, endpointslice, endpointslicemirroring, garbage, job, loadbalancer, namespaces, nodes, podgc, protection, replicaset, serviceaccount, statefulset, ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -52,6 +50,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },
     Controller { name: "service-load-balancer-controller", alias: None, account: "service-load-balancer-controller", default: true, start: loadbalancer::start },
+    Controller { name: "disruption-controller", alias: Some("disruption"), account: "disruption-controller", default: true, start: disruption::start },
 ];
 
 /// A name in a list of controllers that no controller has.

@@ -52,6 +52,8 @@ pub struct Model {
     disturbed: Option<Instant>,
     /// Time since when a Deployment has more pods than allowed.
     over: BTreeMap<String, Instant>,
+    /// The least number of ready pods of an app.
+    guards: BTreeMap<String, usize>,
     /// Violated invariants.
     pub violations: Vec<String>,
     pub recent: VecDeque<String>,
@@ -76,6 +78,7 @@ impl Model {
             changed: now,
             disturbed: None,
             over: BTreeMap::new(),
+            guards: BTreeMap::new(),
             violations: Vec::new(),
             recent: VecDeque::new(),
             began: now,
@@ -138,6 +141,7 @@ impl Model {
             if let Some(address) = self.pods.remove(name).and_then(|pod| pod.address) {
                 self.gone.insert(address, Instant::now());
             }
+            self.check_guards();
             return self.check_rollouts();
         };
         if let Some(address) = pod.address {
@@ -155,7 +159,25 @@ impl Model {
         if !pod.node.is_empty() && before.is_none_or(|before| before.node.is_empty()) {
             self.check_room(&pod.node);
         }
+        self.check_guards();
         self.check_rollouts();
+    }
+
+    /// Demands that an app have this many ready pods from now on, also amid faults.
+    pub fn guard(&mut self, app: &str, least: usize) {
+        self.guards.insert(app.to_owned(), least);
+        self.check_guards();
+    }
+
+    fn check_guards(&mut self) {
+        let ready = |app: &String| self.ready_pods().filter(|(_, pod)| pod.app == *app).count();
+        let broken = self.guards.iter().map(|(app, least)| (app.clone(), *least, ready(app)));
+        let broken: Vec<_> = broken.filter(|(_, least, ready)| ready < least).collect();
+        for (app, least, ready) in broken {
+            // Once is enough.
+            self.guards.remove(&app);
+            self.violation(format!("{app} has {ready} ready pods, fewer than {least}"));
+        }
     }
 
     fn take_set(&mut self, name: &str, object: Option<&Value>) {

@@ -3,7 +3,7 @@
 
 use apiserver_meta::pods;
 use apiserver_registry::LabelSelector;
-use apiserver_schema::error::ApiError;
+use apiserver_schema::error::{ApiError, FieldError};
 use apiserver_schema::meta;
 use serde_json::{Value, json};
 
@@ -13,11 +13,27 @@ const MOST_DISRUPTED: usize = 2000;
 /// The number of seconds after which an evictor may retry while a change is under way.
 const SOON: u32 = 10;
 
+/// The option to delete objects that cannot be read.
+const UNSAFE: &str = "deleteOptions/ignoreStoreReadErrorWithClusterBreakingPotential";
+
 /// Condition of a pod that is going to be disrupted (KEP-3329).
 const TARGET: &str = "DisruptionTarget";
 
 /// Condition of a budget.
 const ALLOWED: &str = "DisruptionAllowed";
+
+/// Checks an Eviction of the pod of this name.
+pub fn check(eviction: &Value, pod: &str) -> Result<(), ApiError> {
+    if meta::name(eviction) != pod {
+        return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+    }
+    if eviction.pointer(&format!("/{UNSAFE}")) == Some(&Value::Bool(true)) {
+        let why = "can not be set for pod eviction, try after removing the option";
+        let error = FieldError::invalid(UNSAFE.replace('/', "."), &Value::Bool(true), why);
+        return Err(ApiError::invalid("policy", "Eviction", pod, &[error]));
+    }
+    Ok(())
+}
 
 /// Returns `true` if the pod may be evicted regardless of any budget, because it does not run yet or has ended.
 pub fn is_unguarded(pod: &Value) -> bool {
@@ -161,6 +177,31 @@ mod tests {
 
     fn cause(error: &ApiError) -> &str {
         error.details.as_ref().unwrap()["causes"][0]["message"].as_str().unwrap()
+    }
+
+    #[test]
+    fn an_eviction_is_of_the_pod_in_the_path_and_not_unsafe() {
+        let eviction = |name: &str, option: Value| {
+            json!({"metadata": {"name": name},
+                "deleteOptions": {"ignoreStoreReadErrorWithClusterBreakingPotential": option}})
+        };
+        assert!(check(&eviction("p", Value::Null), "p").is_ok());
+        assert!(check(&eviction("p", false.into()), "p").is_ok());
+        for name in ["q", ""] {
+            let error = check(&eviction(name, Value::Null), "p").unwrap_err();
+            assert_eq!(error.message, "name in URL does not match name in Eviction object");
+            assert_eq!(error.code, 400);
+        }
+        let error = check(&eviction("p", true.into()), "p").unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (
+                422,
+                "Eviction.policy \"p\" is invalid: \
+                 deleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential: Invalid value: true: \
+                 can not be set for pod eviction, try after removing the option"
+            )
+        );
     }
 
     #[test]

@@ -26,6 +26,9 @@ use apiserver_cache::encoding;
 /// The number of retries for a pod that others change at the same time, at growing intervals.
 const RETRIES: usize = 20;
 const LATER: Duration = Duration::from_millis(500);
+/// Time within which a pod is deleted after its budget has allowed it. The budget's controller waits longer
+/// (`DISRUPTION_TIMEOUT` in `controllers/manager`) before it counts on the pod again.
+const DELETION: Duration = Duration::from_secs(100);
 
 /// Deletes a pod to drain its node, if its budget allows it.
 pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
@@ -35,18 +38,12 @@ pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answ
         ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
     };
     let eviction = decode::below(context, &expected, bytes)?;
-    let found = meta::name(&eviction);
-    if !found.is_empty() && found != context.info.name {
-        return Err(ApiError::bad_request(format!(
-            "name in URL does not match name in Eviction object: \"{}\" and \"{found}\"",
-            context.info.name
-        )));
-    }
     let mut options = match eviction.get("deleteOptions").filter(|o| !o.is_null()) {
         Some(options) => DeleteOptions::from_value(options)?,
         None => DeleteOptions::default(),
     };
     Box::pin(admission::order(context, resource, "eviction", &eviction)).await?;
+    eviction::check(&eviction, &context.info.name)?;
     options.admitted = true;
     options.dry_run |= context.dry_run()?;
     carry_out(context, resource, &options).await?;
@@ -90,15 +87,30 @@ async fn guarded(
     if let Some(kind) = budgets
         && let Some(budget) = budget_of(context, kind, pod).await?
     {
+        let name = meta::name(&budget).to_owned();
+        // A conflict with what the client insists on is its own.
+        let again = |error: ApiError, insists: bool| {
+            if is_conflict(&error) && !insists { eviction::not_decided(&name) } else { error }
+        };
         if !eviction::counts(pod, &budget) {
-            return delete_targeted(context, resource, as_seen(options, pod)).await.map_err(|error| {
-                // It may be ready by now, and then it counts.
-                if is_conflict(&error) { eviction::not_decided(meta::name(&budget)) } else { error }
-            });
+            let done = delete_targeted(context, resource, as_seen(options, pod)).await;
+            // It may be ready by now, and then it counts.
+            return done.map_err(|error| again(error, options.version.is_some()));
         }
         take(context, kind, pod, budget, options.dry_run).await?;
+        let deletion = delete_targeted(context, resource, as_read(options, pod));
+        let late =
+            |_| ApiError::new(504, "Timeout", format!("pod {:?} was not deleted in time", meta::name(pod)));
+        let done = tokio::time::timeout(DELETION, deletion).await.map_err(late)?;
+        return done.map_err(|error| again(error, options.version.is_some() || options.uid.is_some()));
     }
     delete_targeted(context, resource, options.clone()).await
+}
+
+/// Returns the options, for this pod alone. The controller of the budget takes a pod of the same name that appears
+/// meanwhile for one that stays.
+fn as_read(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
+    DeleteOptions { uid: Some(meta::uid(pod).to_owned()), ..options.clone() }
 }
 
 /// Returns the options, for the pod in this very version.

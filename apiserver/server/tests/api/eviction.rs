@@ -65,7 +65,11 @@ async fn a_budget_allows_as_many_disruptions_as_its_controller_says() {
     // A dry run, or an eviction of another pod, uses no disruption.
     evict(&api, "p0", json!({"dryRun": ["All"]})).await.expect(201);
     evict(&api, "p0", json!({"preconditions": {"uid": "another"}})).await.expect(409);
+    evict(&api, "p0", json!({"preconditions": {"resourceVersion": "1"}})).await.expect(409);
     evict(&api, "p9", Value::Null).await.expect(404);
+    let unnamed = json!({"apiVersion": "policy/v1", "kind": "Eviction"});
+    let refused = api.post(&format!("{PODS}/p0/eviction"), unnamed).await.expect(400);
+    assert_eq!(refused.message(), "name in URL does not match name in Eviction object");
     assert_eq!(status(&api).await, before);
     assert!(api.get(&format!("{PODS}/p0")).await.body["metadata"]["deletionTimestamp"].is_null());
 

@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 23] = [
+const KINDS: &[(&str, &str, &str, bool)] = &[
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -44,6 +44,8 @@ const KINDS: [(&str, &str, &str, bool); 23] = [
     ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+    ("example.com/v1", "gamesets", "GameSet", true),
+    ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
@@ -267,6 +269,10 @@ fn discovery(path: &str) -> Option<Value> {
             .map(|(_, plural, kind, namespaced)| {
                 json!({"name": plural, "kind": kind, "namespaced": namespaced, "singularName": "", "verbs": verbs})
             })
+            .chain((group_version == "example.com/v1").then(|| {
+                json!({"name": "gamesets/scale", "kind": "Scale", "group": "autoscaling", "version": "v1",
+                    "namespaced": true, "singularName": "", "verbs": ["get"]})
+            }))
             .collect();
         json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list})
     };
@@ -323,7 +329,14 @@ impl State {
     }
 
     fn get(&self, target: &Target) -> Result<Value, Refused> {
-        self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))
+        let object = self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))?;
+        Ok(match target.subresource.as_str() {
+            "scale" => {
+                json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": object["metadata"],
+                "spec": {"replicas": object["spec"]["replicas"]}, "status": {"replicas": 0}})
+            }
+            _ => object,
+        })
     }
 
     fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {

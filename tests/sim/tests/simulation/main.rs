@@ -1,6 +1,7 @@
 //! Whole clusters by seed. `HAWSER_SIM_SEED=7` repeats one, `HAWSER_SIM_SEEDS=100` tries many,
 //! `HAWSER_SIM_LOG=info` shows what happens.
 
+mod budgets;
 mod crashes;
 mod daemons;
 mod faults;
