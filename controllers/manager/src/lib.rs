@@ -39,6 +39,7 @@ mod pods;
 mod ports;
 mod protection;
 mod replicaset;
+mod resourcequota;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
@@ -116,4 +117,5 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     podgc::start(context, tasks);
     protection::start(context, tasks);
     loadbalancer::start(context, tasks);
+    resourcequota::start(context, tasks);
 }

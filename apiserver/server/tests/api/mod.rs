@@ -43,6 +43,7 @@ mod patched;
 mod pointers;
 mod pretty;
 mod protobuf;
+mod quotas;
 mod ranges;
 mod reads;
 mod reference;

@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 22] = [
+const KINDS: [(&str, &str, &str, bool); 23] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -29,6 +29,7 @@ const KINDS: [(&str, &str, &str, bool); 22] = [
     ("v1", "secrets", "Secret", true),
     ("v1", "serviceaccounts", "ServiceAccount", true),
     ("v1", "replicationcontrollers", "ReplicationController", true),
+    ("v1", "resourcequotas", "ResourceQuota", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
