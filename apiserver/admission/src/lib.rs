@@ -9,6 +9,7 @@ pub mod certificates;
 mod default_toleration_seconds;
 mod dns_endpoints;
 mod escalation;
+mod limit_ranger;
 pub mod limits;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -40,8 +41,9 @@ pub use resource_quota::{Charges, Desks, is_limited, refund};
 /// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
 /// ValidatingAdmissionWebhook after all of these. ResourceQuota is last of all, see [`charge`]: what others refuse is
 /// not charged. `DnsEndpoints` is of this project.
-pub const PLUGINS: [&dyn Plugin; 14] = [
+pub const PLUGINS: [&dyn Plugin; 15] = [
     &namespace_lifecycle::NamespaceLifecycle,
+    &limit_ranger::LimitRanger,
     &service_account::ServiceAccount,
     &node_restriction::NodeRestriction,
     &dns_endpoints::DnsEndpoints,

@@ -29,6 +29,7 @@ mod health;
 mod key_order;
 mod kinds;
 mod kubectl;
+mod limit_ranges;
 mod limits;
 mod linear;
 mod lists;
