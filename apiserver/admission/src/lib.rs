@@ -1,18 +1,20 @@
 //! Admission: the plugins that judge and change a write after it was decoded and before it is stored.
 //!
-//! [`PLUGINS`] lists them in the order in which Kubernetes runs them. A further plugin is a module, a type that
-//! implements [`Plugin`], and a line in that list. Plugins see the server as a [`Cluster`], and nothing of the
-//! request but what [`AdmissionRequest`] says.
+//! [`PLUGINS`] lists them in the order in which Kubernetes runs them, except ResourceQuota, which is [`charge`]. A
+//! further plugin is a module, a type that implements [`Plugin`], and a line in that list. Plugins see the server as
+//! a [`Cluster`], and nothing of the request but what [`AdmissionRequest`] says.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod certificates;
 mod default_toleration_seconds;
 mod dns_endpoints;
 mod escalation;
+mod limit_ranger;
 pub mod limits;
 mod namespace_lifecycle;
 mod node_restriction;
 mod priority;
+mod resource_quota;
 mod runtime_class;
 mod service_account;
 mod storage_object_in_use_protection;
@@ -33,11 +35,15 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use resource_quota::{Charges, Desks, is_limited, refund};
+
 /// The plugins in the order in which they run, which is that of Kubernetes' `AllOrderedPlugins`. Those that are
 /// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
-/// ValidatingAdmissionWebhook after all of these, and ResourceQuota last. `DnsEndpoints` is of this project.
-pub const PLUGINS: [&dyn Plugin; 14] = [
+/// ValidatingAdmissionWebhook after all of these. ResourceQuota is last of all, see [`charge`]: what others refuse is
+/// not charged. `DnsEndpoints` is of this project.
+pub const PLUGINS: [&dyn Plugin; 15] = [
     &namespace_lifecycle::NamespaceLifecycle,
+    &limit_ranger::LimitRanger,
     &service_account::ServiceAccount,
     &node_restriction::NodeRestriction,
     &dns_endpoints::DnsEndpoints,
@@ -140,11 +146,31 @@ pub trait Cluster: Send + Sync {
     /// Returns the clock and the source of randomness.
     fn ambient(&self) -> &Ambient;
 
+    /// Writes an object for the server itself, if the stored one has the revision `expected`.
+    fn replace<'a>(
+        &'a self,
+        resource: &'a Resource,
+        object: Value,
+        expected: i64,
+    ) -> BoxFuture<'a, Result<Replaced, ApiError>>;
+
+    /// Returns the desks at which requests are charged to quotas.
+    fn quota_desks(&self) -> &Desks;
+
     /// Lets other requests have this one's place while it waits.
     fn aside<'a>(&'a self, wait: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Counts how long a plugin took, or all of a phase where `plugin` is `None`.
     fn timed(&self, plugin: Option<&str>, operation: Operation, phase: Phase, refused: bool, took: Duration);
+}
+
+/// The result of [`Cluster::replace`].
+#[derive(Clone, Debug)]
+pub enum Replaced {
+    /// The object is written, at this revision.
+    Done(i64),
+    /// The object has another revision: the present one, if it is there.
+    Conflict(Option<(Value, i64)>),
 }
 
 /// The write that plugins judge, as an AdmissionReview describes it.
@@ -227,6 +253,23 @@ pub async fn validate(request: &AdmissionRequest<'_>, object: &Value) -> Result<
         }
     }
     whole.end(result)
+}
+
+/// Charges an object that [`is_limited`] to the quotas of its namespace, after the plugins have accepted it and before
+/// it is stored. The charges for one that is not stored are to be given back: [`refund`].
+///
+/// # Errors
+/// 403 if a quota has no room.
+pub async fn charge(
+    request: &AdmissionRequest<'_>,
+    object: &Value,
+    dry_run: bool,
+) -> Result<Charges, ApiError> {
+    let timer = Timer::start(request, Some(resource_quota::NAME), Phase::Validate);
+    let result = resource_quota::charge(request, object, dry_run).await;
+    let refused = result.as_ref().err().cloned().map_or(Ok(()), Err);
+    timer.end(refused)?;
+    result
 }
 
 /// Measures one plugin, or one phase.

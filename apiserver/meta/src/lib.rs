@@ -17,6 +17,7 @@ pub mod platform;
 pub mod pod_interface;
 pub mod pods;
 pub mod quantity;
+pub mod quota;
 pub mod resources;
 pub mod seeded;
 pub mod time;

@@ -84,6 +84,25 @@ impl Quantity {
         Self { nano: round_up(self.nano, 1_000_000) * 1_000_000, ..self }
     }
 
+    /// Returns the exact sum, as large as it may be, in the format of `self`, or of `other` if `self` is zero.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let format = if self.nano == 0 { other.format } else { self.format };
+        Self { nano: self.nano.saturating_add(other.nano), format }
+    }
+
+    /// Returns the exact difference, in the format of `self`, or of `other` if `self` is zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.plus(Self { nano: -other.nano, ..other })
+    }
+
+    /// Returns the amount rounded up to whole units.
+    #[must_use]
+    pub fn rounded_to_units(self) -> Self {
+        Self { nano: round_up(self.nano, NANO) * NANO, ..self }
+    }
+
     /// Returns the sum in the format of `self`, limited to the largest quantity.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
@@ -416,6 +435,17 @@ mod tests {
         for (text, canonical) in cases {
             assert_eq!(parse(text).map(|q| q.to_string()).as_deref(), Ok(canonical), "{text}");
         }
+    }
+
+    #[test]
+    fn sums_are_exact_and_take_the_format_of_what_is_not_zero() {
+        let of = |text: &str| parse(text).unwrap();
+        assert_eq!(of("0").plus(of("1Gi")).to_string(), "1Gi");
+        assert_eq!(of("1Gi").minus(of("1G")).plus(of("1G")).to_string(), "1Gi");
+        let most = of("8Ei");
+        assert_eq!(most.plus(most).minus(most), most, "sums are not limited");
+        assert_eq!(of("1").minus(of("1500m")).to_string(), "-500m");
+        assert_eq!(of("1.1Ki").rounded_to_units().to_string(), "1127");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
@@ -105,7 +105,81 @@ pub fn as_a_whole(spec: &PodSpec) -> Option<&ResourceRequirements> {
 /// Returns the requests of a pod: the sum of its containers or, if greater, the peak of its init containers,
 /// unless overridden at pod level; plus its overhead.
 pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
-    let mut total = aggregate(spec, |requirements| requirements.requests.as_ref());
+    whole_requests(spec, aggregate(spec, |container, _| of(container, requests_of)))
+}
+
+/// Returns the limits of a pod by the rules of [`pod_requests`]; overhead is added to limits that exist. The
+/// limit of a resource is not effective unless every container has one.
+pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
+    whole_limits(spec, aggregate(spec, |container, _| of(container, limits_of)))
+}
+
+/// Returns the requests of a pod by the rules of [`pod_requests`], with those of a container that is resized as the
+/// greatest of what is wanted, what its node has allocated and what is in effect (KEP-1287).
+pub fn effective_requests(pod: &Pod) -> Amounts<'_> {
+    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let resize = Resize::of(pod);
+    whole_requests(
+        spec,
+        aggregate(spec, |container, is_restarted| {
+            let wanted = of(container, requests_of);
+            let Some(status) = resize.status(container, is_restarted) else { return wanted };
+            let mut most = resize.feasible(wanted);
+            raise(&mut most, &amounts(status.resources.as_ref().and_then(requests_of)));
+            raise(&mut most, &amounts(status.allocated_resources.as_ref()));
+            most
+        }),
+    )
+}
+
+/// Returns the limits of a pod by the rules of [`pod_limits`], with those of a container that is resized as the
+/// greater of what is wanted and what is in effect.
+pub fn effective_limits(pod: &Pod) -> Amounts<'_> {
+    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let resize = Resize::of(pod);
+    whole_limits(
+        spec,
+        aggregate(spec, |container, is_restarted| {
+            let wanted = of(container, limits_of);
+            let Some(status) = resize.status(container, is_restarted) else { return wanted };
+            let mut most = resize.feasible(wanted);
+            raise(&mut most, &amounts(status.resources.as_ref().and_then(limits_of)));
+            most
+        }),
+    )
+}
+
+/// The resources of a pod's containers as their node reports them.
+struct Resize<'a> {
+    statuses: BTreeMap<&'a str, &'a ContainerStatus>,
+    /// The node can never give what is wanted.
+    infeasible: bool,
+}
+
+impl<'a> Resize<'a> {
+    fn of(pod: &'a Pod) -> Self {
+        let Some(status) = &pod.status else { return Self { statuses: BTreeMap::new(), infeasible: false } };
+        let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+        let reported = all.filter(|container| container.resources.is_some());
+        let pending = status.conditions.iter().flatten().find(|one| one.type_ == "PodResizePending");
+        Self {
+            statuses: reported.map(|container| (container.name.as_str(), container)).collect(),
+            infeasible: pending.is_some_and(|one| one.reason.as_deref() == Some("Infeasible")),
+        }
+    }
+
+    /// Returns the report about a container; ordinary init containers are not resized.
+    fn status(&self, container: &Container, is_restarted: bool) -> Option<&'a ContainerStatus> {
+        self.statuses.get(container.name.as_str()).copied().filter(|_| is_restarted)
+    }
+
+    /// Returns what is wanted, if it can be had.
+    fn feasible<'b>(&self, wanted: Amounts<'b>) -> Amounts<'b> {
+        if self.infeasible { Amounts::new() } else { wanted }
+    }
+}
+
+fn whole_requests<'a>(spec: &'a PodSpec, mut total: Amounts<'a>) -> Amounts<'a> {
     if let Some(whole) = &spec.resources {
         replace(&mut total, whole.requests.as_ref());
     }
@@ -113,10 +187,7 @@ pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
     total
 }
 
-/// Returns the limits of a pod by the rules of [`pod_requests`]; overhead is added to limits that exist. The
-/// limit of a resource is not effective unless every container has one.
-pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
-    let mut total = aggregate(spec, |requirements| requirements.limits.as_ref());
+fn whole_limits<'a>(spec: &'a PodSpec, mut total: Amounts<'a>) -> Amounts<'a> {
     if let Some(whole) = &spec.resources {
         replace(&mut total, whole.limits.as_ref());
     }
@@ -134,15 +205,25 @@ type List = BTreeMap<String, resource::Quantity>;
 /// Selects requests or limits.
 type ListOf = fn(&ResourceRequirements) -> Option<&List>;
 
+fn requests_of(requirements: &ResourceRequirements) -> Option<&List> {
+    requirements.requests.as_ref()
+}
+
+fn limits_of(requirements: &ResourceRequirements) -> Option<&List> {
+    requirements.limits.as_ref()
+}
+
 fn of(container: &Container, list: ListOf) -> Amounts<'_> {
     amounts(container.resources.as_ref().and_then(list))
 }
 
-fn aggregate(spec: &PodSpec, list: ListOf) -> Amounts<'_> {
-    let containers = spec.containers.iter().map(|container| of(container, list));
+/// Combines what `has` returns for each container. Its second argument is `true` for containers that are restarted:
+/// all but ordinary init containers.
+fn aggregate<'a>(spec: &'a PodSpec, has: impl Fn(&'a Container, bool) -> Amounts<'a>) -> Amounts<'a> {
+    let containers = spec.containers.iter().map(|container| has(container, true));
     let init_containers = spec.init_containers.iter().flatten().map(|container| {
         let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-        (is_sidecar, of(container, list))
+        (is_sidecar, has(container, is_sidecar))
     });
     most_at_one_time(containers, init_containers)
 }
@@ -239,6 +320,37 @@ mod tests {
             expected.map(|(name, amount)| (name.to_owned(), amount.to_owned()))
         );
         assert_eq!(pod_limits(&spec(pod)).get("memory"), None, "overhead is no limit");
+    }
+
+    #[test]
+    fn a_resized_pod_has_the_most_of_what_is_wanted_allocated_and_in_effect() {
+        let pod = |infeasible: bool| {
+            let reason = if infeasible { "Infeasible" } else { "Deferred" };
+            let resources = json!({"requests": {"cpu": "300m"}, "limits": {"cpu": "400m"}});
+            let (main, init) = (container("200m", None), container("100m", None));
+            let pod = json!({"spec": {"containers": [main], "initContainers": [init]},
+                "status": {"conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                    "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "resources": resources, "allocatedResources": {"cpu": "350m"}}]}});
+            from_value::<Pod>(pod).unwrap()
+        };
+        assert_eq!(effective_requests(&pod(false))["cpu"].milli(), 350);
+        assert_eq!(effective_limits(&pod(false))["cpu"].milli(), 400);
+        let mut grown = pod(false);
+        let grow = |pod: &mut Pod| {
+            let main = &mut pod.spec.as_mut().unwrap().containers[0];
+            let resources = main.resources.as_mut().unwrap();
+            resources
+                .requests
+                .as_mut()
+                .unwrap()
+                .insert("cpu".to_owned(), resource::Quantity("900m".to_owned()));
+        };
+        grow(&mut grown);
+        assert_eq!(effective_requests(&grown)["cpu"].milli(), 900);
+        let mut refused = pod(true);
+        grow(&mut refused);
+        assert_eq!(effective_requests(&refused)["cpu"].milli(), 350, "it is never given");
     }
 
     #[test]

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_admission::{AdmissionRequest, Cluster, Operation, Phase};
+use apiserver_admission::{AdmissionRequest, Cluster, Desks, Operation, Phase, Replaced};
 use apiserver_auth::authorizer::Authorizer;
-use apiserver_cache::Cache;
+use apiserver_cache::{Cache, encoding};
 use apiserver_meta::ambient::Ambient;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::context::Context;
+use crate::objects::Outcome;
 
 /// Describes a write of a request to the plugins. `old`: the object before; `None` on create.
 pub fn described<'a>(
@@ -86,6 +88,26 @@ impl Cluster for Context {
         self.server.ambient()
     }
 
+    fn replace<'a>(
+        &'a self,
+        resource: &'a Resource,
+        object: Value,
+        expected: i64,
+    ) -> BoxFuture<'a, Result<Replaced, ApiError>> {
+        let put = self.server.objects().put(resource, object, expected);
+        put.map(|outcome| match outcome? {
+            Outcome::Done(bytes) | Outcome::Unchanged(bytes) => revision(&bytes).map(Replaced::Done),
+            Outcome::Conflict(current) => {
+                Ok(Replaced::Conflict(current.map(|stored| (stored.object, stored.revision))))
+            }
+        })
+        .boxed()
+    }
+
+    fn quota_desks(&self) -> &Desks {
+        self.server.quota_desks()
+    }
+
     fn aside<'a>(&'a self, wait: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<(), ApiError>> {
         self.place.aside(wait).map(|waited| waited.map_err(ApiError::from)).boxed()
     }
@@ -97,4 +119,12 @@ impl Cluster for Context {
             Some(name) => metrics.admission_plugin(name, operation.name(), refused, phase.name(), took),
         }
     }
+}
+
+/// Returns the revision of an object as it was written.
+fn revision(bytes: &[u8]) -> Result<i64, ApiError> {
+    let object = encoding::read(bytes).map_err(|error| ApiError::internal(error.to_string()))?;
+    meta::resource_version(&object)
+        .parse()
+        .map_err(|_| ApiError::internal("the object has no resource version after it was written"))
 }

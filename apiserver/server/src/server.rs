@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_admission::Desks;
 use apiserver_kinds::enablement::{Enablement, EnablementError};
 use apiserver_meta::ambient::Ambient;
 use apiserver_registry::Registry;
@@ -147,6 +148,7 @@ pub struct Server {
     notifications: Arc<Notifications>,
     endpoint_turn: Arc<tokio::sync::Mutex<Endpoint>>,
     unpacked: Unpacked,
+    quota_desks: Desks,
 }
 
 impl Server {
@@ -184,6 +186,7 @@ impl Server {
             notifications,
             endpoint_turn: Arc::default(),
             unpacked: Unpacked::default(),
+            quota_desks: Desks::default(),
             config,
         }))
     }
@@ -248,6 +251,11 @@ impl Server {
     /// OpenAPI documents that are being read.
     pub(crate) fn unpacked(&self) -> &Unpacked {
         &self.unpacked
+    }
+
+    /// Returns the desks at which requests are charged to quotas.
+    pub(crate) fn quota_desks(&self) -> &Desks {
+        &self.quota_desks
     }
 
     /// Returns the connection to kubelets, 501 if there is none.

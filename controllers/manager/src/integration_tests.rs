@@ -3,6 +3,7 @@
 
 mod daemons;
 mod disruption;
+mod quota;
 mod replication;
 mod stateful;
 

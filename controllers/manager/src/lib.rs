@@ -44,6 +44,7 @@ mod protection;
 mod registry;
 mod removals;
 mod replicaset;
+mod resourcequota;
 mod scaled;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]

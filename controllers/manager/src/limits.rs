@@ -103,3 +103,17 @@ pub const DISRUPTION_UNSEEN: Duration = Duration::from_secs(60 * 60);
 pub const DISRUPTION_TARGET_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for which the resources of an API version are remembered.
 pub const SCALES_REMEMBERED: Duration = Duration::from_secs(30);
+
+/// Interval at which quotas are calculated again from all objects that they count.
+pub const QUOTA_RESYNC: Duration = Duration::from_secs(300);
+/// Time after which an amount that was charged to a quota, and of which no object has appeared, is written off. It is
+/// longer than a request of an API server lives (60 s), with what its store takes after that.
+pub const QUOTA_WRITE_OFF: Duration = Duration::from_secs(120);
+/// Maximum difference between the clock of an API server, which sets the time at which an object was created, and ours.
+pub const QUOTA_CLOCK_SKEW: Duration = Duration::from_secs(30);
+/// Time for which the watch of quotas may be behind those of the objects that they count.
+pub const QUOTA_LAG: Duration = Duration::from_secs(2);
+/// Number of versions of a quota that are remembered while its status is written.
+pub const QUOTA_EVENTS: usize = 1024;
+/// Number of workers for quotas whose status is unknown, and of those for all others.
+pub const QUOTA_WORKERS: usize = 5;

@@ -153,6 +153,11 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "READ,create,delete,patch core pods",
         ],
     ),
+    (
+        "resourcequota-controller",
+        // Any kind may be counted.
+        &["list,watch * *", "update,patch core resourcequotas/status"],
+    ),
     ("root-ca-cert-publisher", &["READ,create,patch,update core configmaps", "list,watch core namespaces"]),
     ("service-account-controller", &["READ,create core serviceaccounts", "list,watch core namespaces"]),
     (

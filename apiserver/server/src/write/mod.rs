@@ -14,7 +14,7 @@
 //! | prepare | The server sets uid, times, generation and a generated name. | `prepare` |
 //! | reserve | A Service gets its addresses and node ports. | `reserve` |
 //! | validate | The rules of the kind are checked, and its warnings sent. | `validate` |
-//! | admit | Admission plugins accept or refuse the object; admission webhooks will, too. | `admit` |
+//! | admit | Admission plugins accept or refuse the object; webhooks will, too. Quotas are charged. | `admit` |
 //! | store | The object is written if nobody has written it since. | `store` |
 //! | answer | The client gets the stored object in the form that it accepts. | `answer` |
 //!
@@ -195,7 +195,16 @@ async fn check_and_store(
 ) -> Result<Outcome, ApiError> {
     validate::validate(write, &mut object).await?;
     admit::admit(write, &object).await?;
-    store::store(write, object, reservation).await
+    if !admit::is_limited(write, &object)? {
+        return store::store(write, object, reservation).await;
+    }
+    if let Some(taken) = store::taken(write, &object).await? {
+        return Ok(Outcome::Conflict(Some(taken)));
+    }
+    let charges = admit::charge(write, &object).await?;
+    let outcome = store::store(write, object, reservation).await;
+    admit::settle(write, charges, &outcome).await;
+    outcome
 }
 
 /// Returns 500 for a write to another object than the one that was authorized. The stages check bodies before,

@@ -1,7 +1,7 @@
 //! Stage `store`: the object is written if nobody has written it since it was read, unless nothing is to change.
 
 use apiserver_apply::same_but_times;
-use apiserver_cache::encoding;
+use apiserver_cache::{Cache, encoding};
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -52,6 +52,18 @@ pub(super) async fn store(
     } else {
         put(context, resource, object, expected).await
     }
+}
+
+/// Returns the object that has the name of a new one already, if it is known to be there: nothing needs to be charged
+/// for a create that will be refused.
+pub(super) async fn taken(write: &Write<'_>, object: &Value) -> Result<Option<Stored>, ApiError> {
+    let (objects, resource) = (write.context.server.objects(), write.resource);
+    let (namespace, name) = (meta::namespace(object), meta::name(object));
+    let is_known = |cache: &Cache| cache.get(&resource.short_key(namespace, name)).is_some();
+    if write.current.is_some() || !objects.cache(resource).is_ok_and(|cache| is_known(&cache)) {
+        return Ok(None);
+    }
+    objects.fetch(resource, namespace, name).await
 }
 
 /// Returns the outcome of a dry run of a create.

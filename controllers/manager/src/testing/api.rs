@@ -29,6 +29,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("v1", "secrets", "Secret", true),
     ("v1", "serviceaccounts", "ServiceAccount", true),
     ("v1", "replicationcontrollers", "ReplicationController", true),
+    ("v1", "resourcequotas", "ResourceQuota", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
