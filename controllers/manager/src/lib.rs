@@ -34,6 +34,7 @@ mod nodes;
 mod ownership;
 pub mod parsers;
 mod patch;
+mod podautoscaler;
 mod podgc;
 mod pods;
 mod ports;
@@ -108,6 +109,7 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     job::start(context, tasks);
     ttlafterfinished::start(context, tasks);
     cronjob::start(context, tasks);
+    podautoscaler::start(context, tasks);
     endpointslice::start(context, tasks);
     endpoints::start(context, tasks);
     endpointslicemirroring::start(context, tasks);
