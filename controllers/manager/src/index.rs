@@ -97,6 +97,24 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
         objects
     }
 
+    /// Returns candidates for objects that have, of each key, one of the values as a label. Without any, all objects of
+    /// the namespace are.
+    pub fn labelled<'a>(
+        &self,
+        namespace: &str,
+        labels: impl Iterator<Item = (&'a str, &'a BTreeSet<String>)>,
+    ) -> Vec<Arc<K>> {
+        let pairs = labels.map(|(key, values)| {
+            let pair = |value: &String| (namespace.to_owned(), key.to_owned(), value.clone());
+            values.iter().map(pair).collect::<Vec<Pair>>()
+        });
+        let count = |pairs: &Vec<Pair>| pairs.iter().map(|pair| self.by_label.count(pair)).sum::<usize>();
+        match pairs.min_by_key(count) {
+            Some(rarest) => rarest.iter().flat_map(|pair| self.by_label.get(pair)).collect(),
+            None => self.cache.list_namespace(namespace),
+        }
+    }
+
     /// Returns the objects that the owner controls and those that its selector may match, by name.
     pub fn concerned(&self, namespace: &str, owner: &str, selector: &LabelSelector) -> Vec<Arc<K>> {
         let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) else {
@@ -347,6 +365,24 @@ mod tests {
         pods.cache.delete(&ObjectKey::new("ns", "b"));
         assert!(pods.selected("ns", &labels(&[("app", "web")])).is_empty());
         assert_eq!(names(&pods.selected("ns", &labels(&[("tier", "x")]))), ["a"]);
+    }
+
+    #[test]
+    fn candidates_are_those_with_the_rarest_label() {
+        let pods = Pods::new(Cache::default());
+        for (name, tier, version) in [("a", "x", "1"), ("b", "y", "2"), ("c", "z", "3")] {
+            pods.cache.apply(labelled(name, &[("app", "web"), ("tier", tier)], version));
+        }
+        let set = |values: &[&str]| values.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let (app, tiers) = (set(&["web"]), set(&["x", "z"]));
+        let found = |labels: &[(&'static str, &BTreeSet<String>)]| -> Vec<String> {
+            let found = pods.labelled("ns", labels.iter().copied());
+            found.iter().map(|pod| name(&pod.metadata).to_owned()).collect()
+        };
+        assert_eq!(found(&[("app", &app), ("tier", &tiers)]), ["a", "c"]);
+        assert_eq!(found(&[("app", &app)]), ["a", "b", "c"]);
+        assert_eq!(found(&[]), ["a", "b", "c"]);
+        assert!(pods.labelled("other", std::iter::empty()).is_empty());
     }
 
     #[test]

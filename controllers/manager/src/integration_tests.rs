@@ -1,6 +1,7 @@
 //! All controllers with an in-memory API on paused time: tests that each is connected to its events and that
 //! what one writes triggers the next.
 
+mod autoscaling;
 mod daemons;
 mod disruption;
 mod quota;

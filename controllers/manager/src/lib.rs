@@ -37,6 +37,7 @@ mod nodes;
 mod ownership;
 pub mod parsers;
 mod patch;
+mod podautoscaler;
 mod podgc;
 mod pods;
 mod ports;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 /// Default number of workers per controller: writes that wait at the same time share one commit.
 pub const WORKERS: usize = 16;
 /// Interval after which every object is reconciled again, regardless of events.
@@ -117,3 +119,29 @@ pub const QUOTA_LAG: Duration = Duration::from_secs(2);
 pub const QUOTA_EVENTS: usize = 1024;
 /// Number of workers for quotas whose status is unknown, and of those for all others.
 pub const QUOTA_WORKERS: usize = 5;
+
+/// Interval at which each HorizontalPodAutoscaler is judged.
+pub const HPA_PERIOD: Duration = Duration::from_secs(15);
+/// Number of HorizontalPodAutoscalers that are judged at the same time.
+pub const HPA_WORKERS: usize = 16;
+/// Time for the answers to all metrics of one HorizontalPodAutoscaler, so that a server of metrics that hangs holds up
+/// others no longer than that.
+pub const HPA_MEASURING: Duration = Duration::from_secs(10);
+/// Attempts to write a scale that others write as well, and the pause between them.
+pub const HPA_SCALE_ATTEMPTS: usize = 5;
+pub const HPA_SCALE_PAUSE: Duration = Duration::from_millis(10);
+/// Interval at which a warning about a HorizontalPodAutoscaler that has not changed is repeated.
+pub const HPA_WARNING_PERIOD: SignedDuration = SignedDuration::from_secs(300);
+/// Number of warnings about a HorizontalPodAutoscaler that are recorded in that time.
+pub const HPA_WARNINGS: usize = 32;
+/// Time for which recommendations of more replicas count, unless `spec.behavior` says otherwise.
+pub const HPA_DOWNSCALE_WINDOW: SignedDuration = SignedDuration::from_secs(300);
+/// Time after the start of a pod for which samples of its CPU count only while it is ready.
+pub const HPA_CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
+/// Time after the start of a pod in which becoming unready means that it has never been ready.
+pub const HPA_READINESS_DELAY: SignedDuration = SignedDuration::from_secs(30);
+/// Time for which changes of the number of replicas are remembered: the longest period of a policy.
+pub const HPA_MEMORY: SignedDuration = SignedDuration::from_secs(1800);
+/// Number of recommendations, and of changes, that are remembered of a HorizontalPodAutoscaler: one a period, for the
+/// longest window, which is an hour. What 5,000 of them remember takes at most 60 MB.
+pub const HPA_HISTORY: usize = 256;

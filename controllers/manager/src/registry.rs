@@ -3,7 +3,7 @@
 use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, cronjob, daemonset, deployment, disruption, endpoints, endpointslice, endpointslicemirroring, garbage, job, loadbalancer, namespaces, nodes, podgc, protection, replicaset, resourcequota, serviceaccount, statefulset, ttlafterfinished,
+    bootstrap, certificates, cronjob, daemonset, deployment, disruption, endpoints, endpointslice, endpointslicemirroring, garbage, job, loadbalancer, namespaces, nodes, podautoscaler, podgc, protection, replicaset, resourcequota, serviceaccount, statefulset, ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -52,6 +52,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "service-load-balancer-controller", alias: None, account: "service-load-balancer-controller", default: true, start: loadbalancer::start },
     Controller { name: "disruption-controller", alias: Some("disruption"), account: "disruption-controller", default: true, start: disruption::start },
     Controller { name: "resourcequota-controller", alias: Some("resourcequota"), account: "resourcequota-controller", default: true, start: resourcequota::start },
+    Controller { name: "horizontal-pod-autoscaler-controller", alias: Some("horizontalpodautoscaling"), account: "horizontal-pod-autoscaler", default: true, start: podautoscaler::start },
 ];
 
 /// A name in a list of controllers that no controller has.

@@ -1,5 +1,6 @@
 //! Targets for the input of clients and webhooks to the API server.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use apiserver_apply::{FieldManager, FieldSet, Managers, NeedsConversion, Versions};
@@ -157,9 +158,9 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// Input: a quantity, a time, a pattern with a text, and a JSON path with a value.
+/// Input: a quantity, a time, a pattern with a text, a JSON path with a value, a schedule, and a selector.
 pub fn texts(bytes: &[u8]) {
-    let [amount, moment, pattern, text, path, value, schedule] = parts::<7>(bytes);
+    let [amount, moment, pattern, text, path, value, schedule, selector] = parts::<8>(bytes);
     if let Ok(quantity) = quantity::parse(&String::from_utf8_lossy(amount)) {
         let written = quantity.to_string();
         let again = quantity::parse(&written).unwrap_or_else(|_| panic!("{written}"));
@@ -178,6 +179,15 @@ pub fn texts(bytes: &[u8]) {
     if let Ok(schedule) = Schedule::parse(&String::from_utf8_lossy(schedule), &TimeZone::UTC) {
         let first = schedule.next(Timestamp::UNIX_EPOCH);
         assert!(first.and_then(|first| schedule.next(first)).is_none_or(|second| Some(second) > first));
+    }
+    // The autoscaler reads what the API server has written.
+    let selector = String::from_utf8_lossy(selector);
+    let labels = BTreeMap::from(["a", "b", "weight"].map(|key| (key.to_owned(), "7".to_owned())));
+    if let Ok(known) = LabelSelector::parse(&selector) {
+        let selects = controllers_manager::parsers::scale_selector(&selector, &labels);
+        assert_eq!(selects, Some(known.matches(&labels)), "{selector}");
+    } else {
+        let _ = controllers_manager::parsers::scale_selector(&selector, &labels);
     }
 }
 

@@ -99,6 +99,18 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     ),
     ("generic-garbage-collector", &["READ,patch,update,delete * *"]),
     (
+        "horizontal-pod-autoscaler",
+        &[
+            "READ autoscaling horizontalpodautoscalers",
+            "update,patch autoscaling horizontalpodautoscalers/status",
+            "get,update * */scale",
+            "list,watch core pods",
+            "list,watch metrics.k8s.io pods",
+            "READ custom.metrics.k8s.io *",
+            "READ external.metrics.k8s.io *",
+        ],
+    ),
+    (
         "job-controller",
         &[
             "READ,update,patch batch jobs",

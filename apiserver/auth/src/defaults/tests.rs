@@ -114,6 +114,31 @@ fn the_users_of_the_components_may_what_they_need() {
 }
 
 #[test]
+fn the_autoscaler_may_scale_anything_and_write_nothing_else() {
+    let authorizer = authorizer();
+    let identity =
+        Identity::authenticated("system:serviceaccount:kube-system:horizontal-pod-autoscaler", &[]);
+    for (verb, group, resource, subresource, expected) in [
+        ("patch", "autoscaling", "horizontalpodautoscalers", "status", true),
+        ("patch", "autoscaling", "horizontalpodautoscalers", "", false),
+        ("update", "example.com", "shops", "scale", true),
+        ("update", "example.com", "shops", "", false),
+        ("list", "metrics.k8s.io", "pods", "", true),
+        ("list", "external.metrics.k8s.io", "queue", "", true),
+        ("get", "custom.metrics.k8s.io", "pods", "qps", true),
+        ("list", "", "secrets", "", false),
+    ] {
+        let attributes = Attributes {
+            subresource,
+            namespace: "ns",
+            ..Attributes::resource(&identity, verb, group, resource)
+        };
+        let decision = authorizer.authorize(&attributes);
+        assert_eq!(decision.allowed, expected, "{verb} {resource}/{subresource}");
+    }
+}
+
+#[test]
 fn the_aggregates_hold_the_rules_that_the_authorizer_finds() {
     let authorizer = authorizer();
     for name in ["admin", "edit", "view"] {

@@ -15,6 +15,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::at;
 
@@ -39,6 +40,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("apps/v1", "replicasets", "ReplicaSet", true),
     ("apps/v1", "statefulsets", "StatefulSet", true),
     ("apps/v1", "controllerrevisions", "ControllerRevision", true),
+    ("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", true),
     ("batch/v1", "cronjobs", "CronJob", true),
     ("batch/v1", "jobs", "Job", true),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),
@@ -57,13 +59,26 @@ struct State {
     objects: BTreeMap<(String, String, String), Value>,
     /// All changes so far: version, plural, type, object.
     log: Vec<(u64, String, &'static str, Value)>,
+    /// The time of each of them.
+    times: Vec<Instant>,
 }
+
+/// The answer of a server beside this one.
+pub enum Beside {
+    Value(Value),
+    /// None, ever.
+    Silence,
+}
+
+/// Answers requests by their path and query; `None` for those that this server answers itself.
+type Others = Box<dyn Fn(&str) -> Option<Beside> + Send>;
 
 /// The server. Clones share its state.
 #[derive(Clone)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
     grown: watch::Sender<usize>,
+    others: Arc<Mutex<Option<Others>>>,
 }
 
 struct Refused(u16, &'static str);
@@ -79,7 +94,12 @@ struct Target {
 
 impl FakeApi {
     pub fn new() -> Self {
-        Self { state: Arc::default(), grown: watch::Sender::new(0) }
+        Self { state: Arc::default(), grown: watch::Sender::new(0), others: Arc::default() }
+    }
+
+    /// Lets `others` answer, such as the servers of metrics.
+    pub fn serve(&self, others: impl Fn(&str) -> Option<Beside> + Send + 'static) {
+        *self.others.lock().unwrap() = Some(Box::new(others));
     }
 
     pub fn client(&self) -> Client {
@@ -128,6 +148,22 @@ impl FakeApi {
         of.map(|(_, _, change, object)| (*change, object.clone())).collect()
     }
 
+    /// Changes an object as another client would.
+    pub fn change(&self, plural: &str, name: &str, change: impl Fn(&mut Value)) {
+        let (plural, namespace, name) = (plural.to_owned(), "ns".to_owned(), name.to_owned());
+        let target = Target { plural, namespace, name, ..Target::default() };
+        let mut state = self.state.lock().unwrap();
+        assert!(state.update(&target, change).is_ok());
+        self.grown.send_replace(state.log.len());
+    }
+
+    /// Returns the states of the history with the times at which they began.
+    pub fn times(&self, plural: &str) -> Vec<(Instant, Value)> {
+        let state = self.state.lock().unwrap();
+        let of = state.times.iter().zip(&state.log).filter(|(_, (_, of, ..))| of == plural);
+        of.map(|(at, (.., object))| (*at, object.clone())).collect()
+    }
+
     /// Returns the objects of a plural, by namespace and name.
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.state.lock().unwrap();
@@ -147,8 +183,19 @@ impl FakeApi {
             .filter_map(|pair| pair.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/")))
             .collect();
+        let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str());
+        let beside = self.others.lock().unwrap().as_ref().and_then(|others| others(asked));
+        match beside {
+            Some(Beside::Value(value)) => return whole(200, &value),
+            Some(Beside::Silence) => return std::future::pending().await,
+            None => {}
+        }
         if let Some(answer) = discovery(&path) {
             return whole(200, &answer);
+        }
+        if !is_served(&path) {
+            let body = Full::new(Bytes::from("404 page not found\n")).boxed_unsync();
+            return Response::builder().status(404).body(body).unwrap();
         }
         let target = target(&path);
         if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
@@ -157,9 +204,15 @@ impl FakeApi {
         let mut state = self.state.lock().unwrap();
         let result = match parts.method {
             Method::GET if target.name.is_empty() => Ok(state.list(&target, &query)),
+            Method::GET if target.subresource == "scale" => {
+                state.get(&target).map(|object| scale_of(&object))
+            }
             Method::GET => state.get(&target),
             Method::POST => state.create(&target, body),
             Method::PATCH => state.update(&target, |object| merge(object, &body)),
+            Method::PUT if target.subresource == "scale" => {
+                state.update(&target, |object| set_scale(object, &body)).map(|object| scale_of(&object))
+            }
             Method::PUT => state.update(&target, |object| *object = body.clone()),
             Method::DELETE if target.name.is_empty() => Ok(state.delete_all(&target, &body)),
             Method::DELETE => state.delete(&target, &body),
@@ -210,6 +263,38 @@ impl FakeApi {
 fn whole(code: u16, value: &Value) -> Answer {
     let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
     Response::builder().status(code).body(body).unwrap()
+}
+
+/// Returns `true` if there is a kind of the group and version in this path.
+fn is_served(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        ["api", "v1", ..] => true,
+        ["apis", group, version, ..] => KINDS.iter().any(|(of, ..)| *of == format!("{group}/{version}")),
+        _ => false,
+    }
+}
+
+/// Returns the scale of a workload.
+fn scale_of(object: &Value) -> Value {
+    let selector = object["spec"]["selector"].get("matchLabels").unwrap_or(&object["spec"]["selector"]);
+    let pairs = selector.as_object().into_iter().flatten();
+    let selector: Vec<String> =
+        pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap())).collect();
+    let mut meta = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        meta[field] = object["metadata"][field].clone();
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta,
+        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
+        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")}})
+}
+
+fn set_scale(object: &mut Value, scale: &Value) {
+    object["spec"]["replicas"] = scale["spec"]["replicas"].clone();
+    for field in ["uid", "resourceVersion"] {
+        object["metadata"][field] = scale["metadata"][field].clone();
+    }
 }
 
 fn target(path: &str) -> Target {
@@ -286,8 +371,14 @@ fn discovery(path: &str) -> Option<Value> {
             let groups: Vec<Value> = groups
                 .iter()
                 .map(|group| {
-                    let version = json!({"groupVersion": format!("{group}/v1"), "version": "v1"});
-                    json!({"name": group, "versions": [version], "preferredVersion": version})
+                    let of =
+                        |group_version: &&str| group_version.split_once('/').map(|(g, _)| g) == Some(*group);
+                    let mut all: Vec<&str> = KINDS.iter().map(|(of, ..)| *of).filter(of).collect();
+                    all.dedup();
+                    let version =
+                        |of: &&str| json!({"groupVersion": of, "version": of.split_once('/').unwrap().1});
+                    let versions: Vec<Value> = all.iter().map(version).collect();
+                    json!({"name": group, "versions": versions, "preferredVersion": versions[0]})
                 })
                 .collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
@@ -379,6 +470,7 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.log.push((self.version, key.0.clone(), change, object.clone()));
+        self.times.push(Instant::now());
         if change == "DELETED" {
             self.objects.remove(&key);
         } else {
