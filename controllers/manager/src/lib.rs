@@ -11,6 +11,7 @@ mod address_range;
 mod authority;
 mod bootstrap;
 mod certificates;
+mod clusterroles;
 mod config;
 mod context;
 mod cronjob;
@@ -20,6 +21,7 @@ mod discovery;
 mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;
+mod ephemeral;
 mod garbage;
 mod hash;
 mod history;
@@ -27,6 +29,7 @@ mod index;
 #[cfg(test)]
 mod integration_tests;
 mod job;
+mod legacy_tokens;
 pub mod limits;
 mod loadbalancer;
 mod meta;
@@ -53,6 +56,9 @@ mod slices;
 mod statefulset;
 #[cfg(test)]
 mod testing;
+mod token_issuer;
+mod tokens;
+mod ttl;
 mod ttlafterfinished;
 
 use std::sync::Arc;
@@ -66,10 +72,11 @@ use tracing::{info, warn};
 pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
-pub use config::{Clients, Config};
+pub use config::{Clients, Config, EvictionRates};
 pub use metrics::Metrics;
 pub use registry::{UnknownController, select};
 pub use selected::Selected;
+pub use token_issuer::{TokenIssuer, TokenRequest};
 
 use context::{Context, Tasks};
 

@@ -129,7 +129,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Leave(args) => leave_control_plane::run(args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Credentials(args) => credentials::run(args),
-            Command::Controllers(args) => components::controllers(args).await,
+            Command::Controllers(args) => components::controllers(*args).await,
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,

@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 23] = [
+const KINDS: [(&str, &str, &str, bool); 24] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -44,6 +44,7 @@ const KINDS: [(&str, &str, &str, bool); 23] = [
     ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+    ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
