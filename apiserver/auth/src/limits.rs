@@ -5,6 +5,8 @@
 pub(crate) const REMEMBERED_CREDENTIALS: usize = 4096;
 /// Maximum size of a token. Ours have about 900 bytes.
 pub(crate) const TOKEN_BYTES: usize = 16 * 1024;
+/// Number of Secrets whose tokens' uses wait to be recorded.
+pub(crate) const TOKEN_USES: usize = 1024;
 /// Minimum lifetime of a token that a client requests.
 pub(crate) const TOKEN_SECONDS_MIN: i64 = 600;
 /// Maximum lifetime of a token that a client requests.

@@ -7,6 +7,16 @@ pub fn rfc3339(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Formats the day of a timestamp as `2006-01-02`.
+pub fn day(moment: Timestamp) -> String {
+    moment.strftime("%Y-%m-%d").to_string()
+}
+
+/// Returns `true` if a text is a day as [`day`] formats it.
+pub fn is_day(text: &str) -> bool {
+    text.len() == 10 && text.as_bytes()[4] == b'-' && text.parse::<jiff::civil::Date>().is_ok()
+}
+
 /// Formats a timestamp as `2006-01-02T15:04:05.000000Z`, always with six fractional digits.
 pub fn rfc3339_micro(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
@@ -56,6 +66,17 @@ pub fn age(moment: Option<&str>, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_formatted_and_recognized() {
+        assert_eq!(day(parse("2026-01-02T23:59:59Z").unwrap()), "2026-01-02");
+        assert!(is_day("2026-01-02"));
+        for text in
+            ["", "2026-13-01", "2026-1-2", "20260102", "2026-01-02T00:00:00Z", "2026/01/02", "ä026-01-0"]
+        {
+            assert!(!is_day(text), "{text}");
+        }
+    }
 
     #[test]
     fn durations_are_formatted_as_in_kubectl() {

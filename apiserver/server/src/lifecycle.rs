@@ -23,6 +23,7 @@ impl Server {
             addresses: Arc::clone(self.addresses()),
             lifetime: Arc::clone(self.lifetime()),
             notifications: Arc::clone(self.notifications()),
+            token_uses: self.access().authenticator().map(|authenticator| Arc::clone(authenticator.uses())),
             endpoint: Arc::clone(self.endpoint_turn()),
             settings: Settings {
                 advertise: config.advertise,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_auth::authentication::pki::{Component, Pki, Subject};
-use apiserver_auth::authentication::tokens::Issuer;
+use apiserver_auth::authentication::tokens::{Issuer, NamedUid, SecretTokens};
 use apiserver_client::{Informers, connect, in_process};
 use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
@@ -165,6 +165,79 @@ async fn bootstrap_tokens_identify_machines_until_they_end() {
     }
     running.shutdown.cancel();
     running.serving.await.unwrap();
+}
+
+/// The bearer of the token of a Secret is its ServiceAccount, until the Secret or the account ends.
+#[tokio::test]
+async fn tokens_of_secrets_identify_accounts_until_they_end() {
+    let running = run().await;
+    let admin = running.client(&Subject::admin()).await;
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), "default");
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+    let post = PostParams::default();
+    let account = ServiceAccount { metadata: name("bot"), ..ServiceAccount::default() };
+    let account = accounts.create(&post, &account).await.unwrap();
+    let tokens = SecretTokens::open(&running.pki).unwrap();
+    let bot = NamedUid { name: "bot".to_owned(), uid: account.metadata.uid.unwrap() };
+    let secret = |of: &str, token: &str| -> Secret {
+        let annotations = json!({"kubernetes.io/service-account.name": "bot"});
+        serde_json::from_value(json!({"metadata": {"name": of, "annotations": annotations},
+            "type": "kubernetes.io/service-account-token", "stringData": {"token": token}}))
+        .unwrap()
+    };
+    let token = tokens.issue("default", &bot, "bot-token");
+    let client = running.with_token(Some(&token)).await;
+    let whoami = async || {
+        let review =
+            Api::<SelfSubjectReview>::all(client.clone()).create(&post, &SelfSubjectReview::default()).await;
+        review.map(|review| review.status.unwrap().user_info.unwrap().username.unwrap())
+    };
+    assert_eq!(code(whoami().await), 401, "a token that no Secret holds");
+    // A Secret that the attacker may write does not make its own contents a token, nor that of another Secret.
+    secrets.create(&post, &secret("other", &token)).await.unwrap();
+    secrets.create(&post, &secret("bot-token", "a.b.c")).await.unwrap();
+    assert_eq!(code(whoami().await), 401);
+    secrets.delete("bot-token", &DeleteParams::default()).await.unwrap();
+    secrets.create(&post, &secret("bot-token", &token)).await.unwrap();
+    assert_eq!(whoami().await.unwrap(), "system:serviceaccount:default:bot");
+    assert!(apiserver_meta::time::is_day(&last_use(&admin, "bot-token").await));
+    let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
+    let tracking = maps.get("kube-apiserver-legacy-service-account-token-tracking").await.unwrap();
+    assert!(apiserver_meta::time::is_day(&tracking.data.unwrap()["since"]));
+    let stranger = NamedUid { uid: "00000000-0000-0000-0000-000000000000".to_owned(), ..bot.clone() };
+    let forged = tokens.issue("default", &stranger, "forged");
+    secrets.create(&post, &secret("forged", &forged)).await.unwrap();
+    let client_of = running.with_token(Some(&forged)).await;
+    assert_eq!(code(Api::<Node>::all(client_of).get("n").await), 401, "an account of the same name before");
+    // It ends at once, on the same connection, with its mark, its Secret and its account.
+    let mark = |value: serde_json::Value| {
+        Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/legacy-token-invalid-since": value}}}))
+    };
+    secrets.patch("bot-token", &PatchParams::default(), &mark(json!("2026-01-01"))).await.unwrap();
+    assert_eq!(code(whoami().await), 401);
+    secrets.patch("bot-token", &PatchParams::default(), &mark(json!(null))).await.unwrap();
+    whoami().await.unwrap();
+    secrets.delete("bot-token", &DeleteParams::default()).await.unwrap();
+    assert_eq!(code(whoami().await), 401);
+    secrets.create(&post, &secret("bot-token", &token)).await.unwrap();
+    whoami().await.unwrap();
+    accounts.delete("bot", &DeleteParams::default()).await.unwrap();
+    assert_eq!(code(whoami().await), 401);
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+/// Waits until the server has recorded a use of the token in a Secret, and returns the day.
+async fn last_use(admin: &Client, name: &str) -> String {
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), "default");
+    for _ in 0..500 {
+        let labels = secrets.get(name).await.unwrap().metadata.labels.unwrap_or_default();
+        if let Some(day) = labels.get("kubernetes.io/legacy-token-last-used") {
+            return day.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the use of {name} is not recorded");
 }
 
 /// A request for a client certificate of somebody in these groups.

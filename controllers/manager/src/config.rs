@@ -14,6 +14,7 @@ use crate::authority::Signing;
 use crate::limits;
 use crate::metrics::Metrics;
 use crate::selected::Selected;
+use crate::token_issuer::TokenIssuer;
 
 /// Makes the client of a controller from the name of its ServiceAccount in `kube-system`.
 #[derive(Clone)]
@@ -22,6 +23,31 @@ pub struct Clients(pub Arc<dyn Fn(&str) -> Client + Send + Sync>);
 impl fmt::Debug for Clients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clients")
+    }
+}
+
+/// Rates at which nodes that are not ready get the taints by which their pods are evicted, in each zone. If no node of
+/// the cluster is ready, none gets one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvictionRates {
+    /// Nodes per second of a healthy zone, and of one without a ready node.
+    pub primary: f64,
+    /// Nodes per second of an unhealthy zone that is large; the pods of a small one stay.
+    pub secondary: f64,
+    /// Number of nodes up to which a zone is small.
+    pub large_zone: usize,
+    /// Fraction of the nodes of a zone, and at least three, that are not ready in an unhealthy one.
+    pub unhealthy: f64,
+}
+
+impl Default for EvictionRates {
+    fn default() -> Self {
+        Self {
+            primary: limits::EVICTION_RATE,
+            secondary: limits::EVICTION_RATE_UNHEALTHY,
+            large_zone: limits::LARGE_ZONE,
+            unhealthy: limits::UNHEALTHY_ZONE,
+        }
     }
 }
 
@@ -50,6 +76,10 @@ pub struct Config {
     pub root_ca: String,
     /// Authority of the signers of Kubernetes; `None` if certificate requests are not signed.
     pub signing: Option<Signing>,
+    /// Signs the tokens of Secrets of ServiceAccounts; `None` if they get none.
+    pub token_issuer: Option<TokenIssuer>,
+    /// Time without a use after which a generated token of a ServiceAccount is no longer accepted, and then deleted.
+    pub legacy_token_period: Duration,
     /// Controllers that run.
     pub controllers: Selected,
     /// Clients of the controllers, which write as ServiceAccounts; `None` if all write as the manager's user.
@@ -60,6 +90,8 @@ pub struct Config {
     pub node_grace: Duration,
     /// Time after which a node that has never sent a heartbeat becomes `Unknown`.
     pub node_startup_grace: Duration,
+    /// Rates at which the pods of nodes that are not ready are evicted.
+    pub eviction: EvictionRates,
     /// Number of finished pods that are kept in the cluster.
     pub terminated_pods: usize,
     /// Filled while the controllers run.
@@ -80,11 +112,14 @@ impl Default for Config {
             load_balancer_classless: true,
             root_ca: String::new(),
             signing: None,
+            token_issuer: None,
+            legacy_token_period: limits::LEGACY_TOKEN_PERIOD,
             controllers: Selected::default(),
             clients: None,
             workers: BTreeMap::new(),
             node_grace: limits::NODE_GRACE,
             node_startup_grace: limits::NODE_STARTUP_GRACE,
+            eviction: EvictionRates::default(),
             terminated_pods: limits::TERMINATED_PODS,
             metrics: Metrics::default(),
             leader_election: None,

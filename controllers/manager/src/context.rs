@@ -54,10 +54,11 @@ impl Context {
         Self { client, informers, ambient, recorder, config, pods, replica_sets, services, workers, shutdown }
     }
 
-    /// Returns the context of the controller with this name and ServiceAccount.
+    /// Returns the context of the controller with this name and ServiceAccount; without one it is the manager's user.
     pub fn of(&self, name: &str, account: &str) -> Self {
         let workers = self.config.workers.get(name).copied().unwrap_or(limits::WORKERS);
-        let own = self.config.clients.as_ref().map(|clients| (clients.0)(account));
+        let clients = self.config.clients.as_ref().filter(|_| !account.is_empty());
+        let own = clients.map(|clients| (clients.0)(account));
         Self { workers, client: own.unwrap_or_else(|| self.client.clone()), ..self.clone() }
     }
 

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
 use crate::meta::{Labels, controller_of, namespace, retain_selected, selects, selects_map, selects_or_all};
+use crate::pods::{claim_of, volumes};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -55,6 +56,18 @@ impl IndexBy<Pod> for ByNode {
 
     fn values(pod: &Pod) -> Vec<String> {
         pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
+    }
+}
+
+/// Index by the PersistentVolumeClaims behind the volumes.
+pub(crate) struct ByClaim;
+
+impl IndexBy<Pod> for ByClaim {
+    type Value = ObjectKey;
+
+    fn values(pod: &Pod) -> Vec<ObjectKey> {
+        let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
+        claims.map(|claim| ObjectKey::new(namespace(&pod.metadata), &claim)).collect()
     }
 }
 

@@ -1,12 +1,17 @@
 //! All controllers with an in-memory API on paused time: tests that each is connected to its events and that
 //! what one writes triggers the next.
 
+mod aggregation;
 mod autoscaling;
 mod daemons;
 mod disruption;
+mod ephemeral;
+mod eviction;
 mod quota;
 mod replication;
 mod stateful;
+mod tokens;
+mod ttl;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::testing::api::FakeApi;
 use crate::testing::{ambient, time};
-use crate::{Authority, Config, Signing, detached_signature};
+use crate::{Authority, Config, Signing, TokenIssuer, detached_signature};
 
 struct Cluster {
     api: FakeApi,
@@ -55,6 +60,9 @@ impl Cluster {
             root_ca: "PEM".to_owned(),
             cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
             signing: Some(signing()),
+            token_issuer: Some(TokenIssuer::new(|of| {
+                format!("{}/{}/{}/{}", of.namespace, of.account, of.uid, of.secret)
+            })),
             ..Config::default()
         };
         tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
@@ -68,6 +76,13 @@ impl Cluster {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let events = self.api.all("events");
         events.iter().map(|event| (text(&event["reason"]), text(&event["source"]["component"]))).collect()
+    }
+
+    /// Returns the messages of all events with this reason.
+    fn messages(&self, reason: &str) -> BTreeSet<String> {
+        let events = self.api.all("events");
+        let events = events.iter().filter(|event| event["reason"] == reason);
+        events.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
     }
 
     async fn create<K>(&self, namespace: &str, object: Value) -> K

@@ -11,6 +11,7 @@ mod address_range;
 mod authority;
 mod bootstrap;
 mod certificates;
+mod clusterroles;
 mod config;
 mod context;
 mod cronjob;
@@ -21,6 +22,7 @@ mod disruption;
 mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;
+mod ephemeral;
 mod garbage;
 mod hash;
 mod history;
@@ -28,6 +30,7 @@ mod index;
 #[cfg(test)]
 mod integration_tests;
 mod job;
+mod legacy_tokens;
 pub mod limits;
 mod loadbalancer;
 mod meta;
@@ -56,6 +59,9 @@ mod slices;
 mod statefulset;
 #[cfg(test)]
 mod testing;
+mod token_issuer;
+mod tokens;
+mod ttl;
 mod ttlafterfinished;
 
 use std::sync::Arc;
@@ -69,10 +75,11 @@ use tracing::{info, warn};
 pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
-pub use config::{Clients, Config};
+pub use config::{Clients, Config, EvictionRates};
 pub use metrics::Metrics;
 pub use registry::{UnknownController, select};
 pub use selected::Selected;
+pub use token_issuer::{TokenIssuer, TokenRequest};
 
 use context::{Context, Tasks};
 

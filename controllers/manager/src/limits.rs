@@ -61,6 +61,16 @@ pub const NODE_GRACE: Duration = Duration::from_secs(40);
 /// Time without a heartbeat after which a node that never sent one becomes `Unknown`.
 pub const NODE_STARTUP_GRACE: Duration = Duration::from_secs(60);
 
+/// Number of nodes per second that are tainted for eviction in a healthy zone.
+pub const EVICTION_RATE: f64 = 0.1;
+/// Number of nodes per second that are tainted for eviction in an unhealthy zone, if it is large.
+pub const EVICTION_RATE_UNHEALTHY: f64 = 0.01;
+/// Number of nodes up to which a zone is small.
+pub const LARGE_ZONE: usize = 50;
+/// Fraction of nodes that are not ready from which a zone is unhealthy, and the least number of them.
+pub const UNHEALTHY_ZONE: f64 = 0.55;
+pub const UNHEALTHY_ZONE_NODES: usize = 3;
+
 /// Number of finished pods kept in the cluster.
 pub const TERMINATED_PODS: usize = 12_500;
 /// Interval of the pod garbage collection.
@@ -76,6 +86,11 @@ pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Page size of lists that a controller requests from the server rather than from its cache.
 pub const LIST_PAGE: u32 = 500;
+
+/// Time without a use after which a generated token of a ServiceAccount is marked, and then deleted.
+pub const LEGACY_TOKEN_PERIOD: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Interval at which such tokens are looked for.
+pub const LEGACY_TOKEN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Number of workers that approve certificate requests, and of those that sign them.
 pub const CERTIFICATE_WORKERS: usize = 2;

@@ -15,9 +15,8 @@ use tracing::warn;
 use crate::context::{Context, Tasks};
 use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
 use crate::meta::{is_deleted, name, namespace, only_this};
-use crate::nodes::put_disruption;
 use crate::patch;
-use crate::pods::node_name;
+use crate::pods::{node_name, put_disruption};
 use apiserver_meta::pods::is_finished;
 
 /// Starts the controller.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use apiserver_meta::pods::{condition, is_finished, is_ready};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::meta::is_deleted;
+use crate::meta::{is_deleted, name};
 
 /// Returns `true` if a pod is neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
@@ -66,6 +67,38 @@ pub(crate) fn node_name(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
+/// Returns the volumes of the pod.
+pub(crate) fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
+}
+
+/// Returns the name of the claim behind a volume of the pod.
+pub(crate) fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some(source.claim_name.clone());
+    }
+    volume.ephemeral.as_ref().map(|_| format!("{}-{}", name(&pod.metadata), volume.name))
+}
+
+/// Sets the condition that says who ended a pod, so that the pod is not counted as failed. The time of a condition that
+/// was true before stays.
+pub(crate) fn put_disruption(pod: &mut Pod, reason: &str, message: &str, now: Timestamp) {
+    let observed_generation = pod.metadata.generation;
+    let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
+    let held = conditions.iter().position(|condition| condition.type_ == "DisruptionTarget");
+    let held =
+        held.map(|position| conditions.remove(position)).filter(|condition| condition.status == "True");
+    conditions.push(PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: held.and_then(|held| held.last_transition_time).or(Some(Time(now))),
+        observed_generation,
+        ..PodCondition::default()
+    });
+}
+
 /// Returns the restarts of the container that restarted most.
 pub(crate) fn max_restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
@@ -75,4 +108,28 @@ pub(crate) fn max_restarts(pod: &Pod) -> i32 {
 /// Returns the duration from `now` until `at`; zero if it has passed.
 pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, running, time};
+
+    #[test]
+    fn disruption_condition_keeps_the_time_of_its_transition() {
+        let mut pod = running("p", "n", "10.0.0.1");
+        put_disruption(&mut pod, "First", "first", at(1));
+        put_disruption(&mut pod, "Second", "second", at(2));
+        let disruption = condition(&pod, "DisruptionTarget").unwrap();
+        assert_eq!(
+            (disruption.reason.as_deref(), &disruption.last_transition_time),
+            (Some("Second"), &time(1))
+        );
+        assert_eq!(disruption.observed_generation, Some(1));
+        assert_eq!(pod.status.as_ref().unwrap().conditions.as_ref().unwrap().len(), 2);
+        let conditions = pod.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions.last_mut().unwrap().status = "False".to_owned();
+        put_disruption(&mut pod, "Third", "third", at(3));
+        assert_eq!(condition(&pod, "DisruptionTarget").unwrap().last_transition_time, time(3));
+    }
 }

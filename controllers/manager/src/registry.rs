@@ -3,7 +3,10 @@
 use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, cronjob, daemonset, deployment, disruption, endpoints, endpointslice, endpointslicemirroring, garbage, job, loadbalancer, namespaces, nodes, podautoscaler, podgc, protection, replicaset, resourcequota, serviceaccount, statefulset, ttlafterfinished,
+    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, disruption, endpoints,
+    endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer, namespaces,
+    nodes, podautoscaler, podgc, protection, replicaset, resourcequota, serviceaccount, statefulset, tokens,
+    ttl, ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -12,7 +15,7 @@ struct Controller {
     name: &'static str,
     /// The name that it had in Kubernetes before 1.28, which selects it too.
     alias: Option<&'static str>,
-    /// ServiceAccount in `kube-system` to which its role is bound.
+    /// ServiceAccount in `kube-system` to which its role is bound; empty for one that writes as the manager itself.
     account: &'static str,
     /// True if `*` selects it.
     default: bool,
@@ -24,6 +27,7 @@ struct Controller {
 const CONTROLLERS: &[Controller] = &[
     Controller { name: "serviceaccount-controller", alias: Some("serviceaccount"), account: "service-account-controller", default: true, start: serviceaccount::start_accounts },
     Controller { name: "root-ca-certificate-publisher-controller", alias: Some("root-ca-cert-publisher"), account: "root-ca-cert-publisher", default: true, start: serviceaccount::start_root_ca },
+    Controller { name: "serviceaccount-token-controller", alias: Some("serviceaccount-token"), account: "", default: true, start: tokens::start },
     Controller { name: "node-lifecycle-controller", alias: Some("nodelifecycle"), account: "node-controller", default: true, start: nodes::lifecycle::start },
     Controller { name: "taint-eviction-controller", alias: None, account: "node-controller", default: true, start: nodes::eviction::start },
     Controller { name: "node-ipam-controller", alias: Some("nodeipam"), account: "node-controller", default: true, start: nodes::ipam::start },
@@ -49,6 +53,10 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "persistentvolumeclaim-protection-controller", alias: Some("pvc-protection"), account: "pvc-protection-controller", default: true, start: protection::claims::start },
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },
+    Controller { name: "ephemeral-volume-controller", alias: Some("ephemeral-volume"), account: "ephemeral-volume-controller", default: true, start: ephemeral::start },
+    Controller { name: "clusterrole-aggregation-controller", alias: Some("clusterrole-aggregation"), account: "clusterrole-aggregation-controller", default: true, start: clusterroles::start },
+    Controller { name: "ttl-controller", alias: Some("ttl"), account: "ttl-controller", default: true, start: ttl::start },
+    Controller { name: "legacy-serviceaccount-token-cleaner-controller", alias: Some("legacy-service-account-token-cleaner"), account: "legacy-service-account-token-cleaner", default: true, start: legacy_tokens::start },
     Controller { name: "service-load-balancer-controller", alias: None, account: "service-load-balancer-controller", default: true, start: loadbalancer::start },
     Controller { name: "disruption-controller", alias: Some("disruption"), account: "disruption-controller", default: true, start: disruption::start },
     Controller { name: "resourcequota-controller", alias: Some("resourcequota"), account: "resourcequota-controller", default: true, start: resourcequota::start },

@@ -14,7 +14,7 @@ use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::etcd_args::EtcdStart;
 use crate::join_args;
 use crate::network_args::PodNetwork;
-use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_args::{Eviction, LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::NodeIps;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
@@ -279,6 +279,14 @@ pub struct Controllers {
     /// Validity of the certificates that are signed
     #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
     pub cluster_signing_duration: Duration,
+    /// Private key of ServiceAccount tokens, PEM; without it Secrets of ServiceAccounts get no tokens
+    #[arg(long, value_name = "FILE")]
+    pub service_account_private_key_file: Option<PathBuf>,
+    /// Time without a use after which generated tokens of ServiceAccounts are no longer accepted, and then deleted
+    #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
+    pub legacy_service_account_token_clean_up_period: Duration,
+    #[command(flatten)]
+    pub eviction: Eviction,
     #[command(flatten)]
     pub running: Running,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none

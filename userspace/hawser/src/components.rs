@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apiserver_auth::authentication::tokens::{NamedUid, SecretTokens};
 use apiserver_client::{Accounts, Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
-use controllers_manager::{Authority, Metrics, Signing};
+use controllers_manager::{Authority, Metrics, Signing, TokenIssuer};
 use controllers_runtime::LeaderElection;
 use kube::config::Kubeconfig;
 use tokio::sync::watch;
@@ -33,6 +34,9 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         cluster_signing_cert_file,
         cluster_signing_key_file,
         cluster_signing_duration,
+        service_account_private_key_file,
+        legacy_service_account_token_clean_up_period: legacy_token_period,
+        eviction,
         running,
         secure_port,
         probes,
@@ -79,6 +83,9 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         load_balancer_classless,
         root_ca,
         signing,
+        token_issuer: issuer_of(service_account_private_key_file.as_deref())?,
+        legacy_token_period,
+        eviction: eviction.rates(),
         leader_election: Some(LeaderElection::new(MANAGER, &identity(&ambient))),
         controllers,
         clients,
@@ -96,6 +103,20 @@ pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signi
         bail!("--cluster-signing-duration must be more than 0");
     }
     Ok(Signing { authority: Arc::new(Authority::new(certificate, key)?), duration })
+}
+
+fn issuer_of(key_file: Option<&Path>) -> Result<Option<TokenIssuer>> {
+    let Some(file) = key_file else { return Ok(None) };
+    let tokens = SecretTokens::read(file).context("cannot sign with --service-account-private-key-file")?;
+    Ok(Some(token_issuer(tokens)))
+}
+
+/// Returns the issuer of the tokens in Secrets of ServiceAccounts.
+pub fn token_issuer(tokens: SecretTokens) -> TokenIssuer {
+    TokenIssuer::new(move |of| {
+        let account = NamedUid { name: of.account.to_owned(), uid: of.uid.to_owned() };
+        tokens.issue(of.namespace, &account, of.secret)
+    })
 }
 
 /// `hawser scheduler`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Component, Subject};
+use apiserver_auth::authentication::tokens::SecretTokens;
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::networks::overlap;
@@ -308,6 +309,7 @@ fn run_control_plane(
 ) -> Result<()> {
     let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), signing_duration)
         .context("cannot sign certificates")?;
+    let tokens = SecretTokens::open(&api.pki).context("cannot sign tokens")?;
     let Networks { service_cidrs, cluster_cidrs } = networks;
     let LoadBalancers { load_balancer_ranges, load_balancer_classless } = balancers;
     let election = |name| candidate.map(|candidate| election(name, candidate));
@@ -320,6 +322,7 @@ fn run_control_plane(
         load_balancer_classless,
         root_ca: api.pki.ca_pem().to_owned(),
         signing: Some(signing),
+        token_issuer: Some(components::token_issuer(tokens)),
         ..controllers_manager::Config::default()
     };
     let (of_controllers, time) = (client(api, Component::ControllerManager), ambient.clone());

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
+use apiserver_meta::time;
 use apiserver_schema::error::ApiError;
 use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
@@ -16,7 +17,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bootstrap::{BootstrapSecrets, BootstrapToken};
 use super::pki::KUBELET_CLIENT;
-use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
+use super::tokens::{BoundObjects, Issuer, TokenError, Verified};
+use super::uses::TokenUses;
 use crate::limits::REMEMBERED_CREDENTIALS;
 
 /// A bounded memory of credentials.
@@ -58,8 +60,15 @@ struct SeenCertificate {
 
 /// The claims of a token and the identity that it stands for.
 struct TokenUser {
-    claims: Claims,
+    claims: Verified,
     identity: Identity,
+}
+
+impl TokenUser {
+    /// Returns `true` if the token has expired.
+    fn is_over(&self, now: i64) -> bool {
+        matches!(&self.claims, Verified::Bound(claims) if claims.exp <= now)
+    }
 }
 
 /// Determines the author of a request.
@@ -69,6 +78,7 @@ pub struct Authenticator {
     /// The Secrets of bootstrap tokens; `None` if these are not accepted.
     bootstrap: Option<Arc<dyn BootstrapSecrets>>,
     ambient: Ambient,
+    uses: Arc<TokenUses>,
     /// Tokens whose signature was right, by their hash. Expiry and bound objects are checked at
     /// each use; only the signature is not computed again.
     tokens: Memory<[u8; 32], Arc<TokenUser>>,
@@ -80,13 +90,19 @@ impl Authenticator {
     /// An authenticator over the issuer's tokens and the server's cache of objects.
     pub fn new(issuer: Arc<Issuer>, objects: Arc<dyn BoundObjects>, ambient: &Ambient) -> Self {
         let (tokens, certificates) = (Memory(Mutex::default()), Memory(Mutex::default()));
-        Self { issuer, objects, bootstrap: None, ambient: ambient.clone(), tokens, certificates }
+        let (uses, ambient) = (Arc::default(), ambient.clone());
+        Self { issuer, objects, bootstrap: None, ambient, uses, tokens, certificates }
     }
 
     /// Accepts bootstrap tokens as well, whose Secrets are among `secrets`.
     pub fn with_bootstrap_tokens(mut self, secrets: Arc<dyn BootstrapSecrets>) -> Self {
         self.bootstrap = Some(secrets);
         self
+    }
+
+    /// Returns the uses of tokens in Secrets.
+    pub fn uses(&self) -> &Arc<TokenUses> {
+        &self.uses
     }
 
     /// Returns the identity of a request's author. The certificate must be one that was verified against the
@@ -186,23 +202,37 @@ impl Authenticator {
         let hash: [u8; 32] = Sha256::digest(token).into();
         let user = match self.tokens.get(&hash) {
             Some(user) => {
-                self.issuer.check_times(&user.claims)?;
+                if let Verified::Bound(claims) = &user.claims {
+                    self.issuer.check_times(claims)?;
+                }
                 user
             }
             None => {
-                let claims = self.issuer.verify(token)?;
+                let claims = self.issuer.verify_any(token)?;
                 let user = Arc::new(TokenUser { identity: claims.identity(), claims });
                 let now = self.issuer.now();
-                self.tokens.insert(hash, user.clone(), |user| user.claims.exp <= now);
+                self.tokens.insert(hash, user.clone(), |user| user.is_over(now));
                 user
             }
         };
-        let claims = &user.claims;
-        let common: Vec<String> = claims.aud.iter().filter(|a| audiences.contains(a)).cloned().collect();
+        let own = match &user.claims {
+            Verified::Bound(claims) => &claims.aud,
+            // Those of Secrets are for the API server alone.
+            Verified::OfSecret(_) => self.issuer.audiences(),
+        };
+        let common: Vec<String> = own.iter().filter(|a| audiences.contains(a)).cloned().collect();
         if common.is_empty() {
-            return Err(TokenError::Audience(claims.aud.clone()));
+            return Err(TokenError::Audience(own.to_vec()));
         }
-        claims.check_bound(&*self.objects, self.issuer.now())?;
+        match &user.claims {
+            Verified::Bound(claims) => claims.check_bound(&*self.objects, self.issuer.now())?,
+            Verified::OfSecret(claims) => {
+                let secret = claims.check_held(token, &*self.objects)?;
+                if secret.last_used != time::day(self.ambient.now()) {
+                    self.uses.add(&claims.namespace, &claims.secret);
+                }
+            }
+        }
         Ok((user, common))
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::authentication::pki::{Pki, Subject, certificates};
 use crate::authentication::tokens::tests::Objects;
-use crate::authentication::tokens::{BoundKind, KubernetesClaims, NamedUid};
+use crate::authentication::tokens::{BoundKind, BoundObject, KubernetesClaims, NamedUid, TokenSecret};
 use apiserver_meta::seeded::{TestClock, ambient};
 
 struct Setup {
@@ -105,16 +105,16 @@ fn tokens_are_checked_at_each_use_though_their_signature_is_remembered() {
 #[test]
 fn the_memory_of_tokens_is_bounded() {
     let setup = setup(account());
-    let claims = setup.issuer.verify(&setup.issuer.issue(claims("u1"), &[], 600).0).unwrap();
+    let claims = setup.issuer.verify_any(&setup.issuer.issue(claims("u1"), &[], 600).0).unwrap();
     let user = Arc::new(TokenUser { identity: claims.identity(), claims });
     for number in 0..REMEMBERED_CREDENTIALS + 10 {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&number.to_be_bytes());
-        setup.authenticator.tokens.insert(hash, user.clone(), |user| user.claims.exp <= setup.issuer.now());
+        setup.authenticator.tokens.insert(hash, user.clone(), |user| user.is_over(setup.issuer.now()));
     }
     assert_eq!(setup.authenticator.tokens.lock().len(), REMEMBERED_CREDENTIALS);
     setup.clock.advance(601);
-    setup.authenticator.tokens.insert([0xff; 32], user, |user| user.claims.exp <= setup.issuer.now());
+    setup.authenticator.tokens.insert([0xff; 32], user, |user| user.is_over(setup.issuer.now()));
     assert_eq!(setup.authenticator.tokens.lock().len(), 1, "expired ones go first");
 }
 
@@ -136,6 +136,50 @@ fn token_review_tells_who_and_for_whom() {
     assert!(refused.get("authenticated").is_none());
     assert!(refused["error"].as_str().unwrap().contains("vault"));
     assert_eq!(setup.authenticator.token_review(&json!({"spec": {}})).unwrap_err().code, 400);
+}
+
+/// The ServiceAccount `bot`, and its Secret.
+struct Held(Mutex<Option<TokenSecret>>);
+
+impl BoundObjects for Held {
+    fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject> {
+        account().lookup(kind, namespace, name)
+    }
+
+    fn token_secret(&self, namespace: &str, name: &str) -> Option<TokenSecret> {
+        self.0.lock().unwrap().clone().filter(|_| (namespace, name) == ("ns", "bot-token"))
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_secrets_are_checked_and_counted_at_each_use_and_are_for_the_api_server_alone() {
+    let Setup { issuer, clock, _dir, .. } = setup(Objects::default());
+    let bot = NamedUid { name: "bot".to_owned(), uid: "u1".to_owned() };
+    let token = issuer.issue_for_secret("ns", &bot, "bot-token");
+    let secret = TokenSecret { token: token.clone().into_bytes(), ..TokenSecret::default() };
+    let held = Arc::new(Held(Mutex::new(Some(secret))));
+    let authenticator = Authenticator::new(issuer, held.clone(), &apiserver_meta::seeded::ambient(1).0);
+    for _ in 0..2 {
+        let identity = authenticator.authenticate(None, Some(&bearer(&token))).unwrap();
+        assert_eq!(identity.user, "system:serviceaccount:ns:bot");
+        clock.advance(365 * 24 * 3600);
+    }
+    assert_eq!(authenticator.tokens.lock().len(), 1);
+    assert_eq!(authenticator.uses().next().await, [("ns".to_owned(), "bot-token".to_owned())].into());
+    let today = apiserver_meta::time::day(apiserver_meta::seeded::ambient(1).0.now());
+    held.0.lock().unwrap().as_mut().unwrap().last_used = today;
+    authenticator.authenticate(None, Some(&bearer(&token))).unwrap();
+    let next = tokio::time::timeout(std::time::Duration::ZERO, authenticator.uses().next()).await;
+    assert!(next.is_err(), "the day is recorded already");
+    let review = |audiences: Value| {
+        let review = json!({"spec": {"token": token, "audiences": audiences}});
+        authenticator.token_review(&review).unwrap()["status"].clone()
+    };
+    assert_eq!(review(Value::Null)["audiences"], json!(["api"]));
+    assert!(review(json!(["vault"])).get("authenticated").is_none());
+    *held.0.lock().unwrap() = None;
+    let error = authenticator.authenticate(None, Some(&bearer(&token))).unwrap_err();
+    assert_eq!((error.code, error.reason), (401, "Unauthorized"), "the signature alone is worth nothing");
 }
 
 /// The Secret of the token `abcdef.0123456789abcdef`.

@@ -14,13 +14,15 @@ mod renewal;
 pub mod sealed;
 mod tls;
 pub mod tokens;
+mod uses;
 
 use apiserver_meta::identity::Identity;
 
 pub use authenticator::{Authenticator, user_info};
-pub use bound::Bound;
+pub use bound::{Bound, LAST_USED};
 pub use names::server_names;
 pub use tls::KubeletTls;
+pub use uses::{SecretName, TokenUses};
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the
 /// group `system:nodes`. A name may be empty; such a node may do nothing.

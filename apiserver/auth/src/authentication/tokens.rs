@@ -19,6 +19,9 @@ use super::pki::{Pki, PkiError};
 use crate::limits::TOKEN_BYTES;
 
 mod request;
+mod secret;
+
+pub use secret::{SecretClaims, SecretTokens, TokenSecret};
 
 /// The tolerance in seconds by which a token may begin later than our clock says, and is valid after the
 /// deletion of the object that it is bound to.
@@ -42,6 +45,14 @@ pub enum TokenError {
     Audience(Vec<String>),
     #[error("the {kind} {name} that the token is bound to is gone")]
     Gone { kind: &'static str, name: String },
+    #[error("the Secret {secret} holds another token")]
+    NotHeld { secret: String },
+    #[error(
+        "the token in secret {namespace}/{secret} for service account {namespace}/{account} has been marked \
+         invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the \
+         'kubernetes.io/legacy-token-invalid-since' label from the secret to temporarily allow use of this token"
+    )]
+    MarkedInvalid { namespace: String, secret: String, account: String },
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
 }
@@ -106,6 +117,9 @@ pub fn deleted(object: &Value) -> Option<i64> {
 pub trait BoundObjects: Send + Sync {
     /// The object as it is now, `None` if there is none.
     fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject>;
+
+    /// The Secret of this name as it is now, `None` if there is none.
+    fn token_secret(&self, namespace: &str, name: &str) -> Option<TokenSecret>;
 }
 
 /// A name with the uid it had when the token was issued.
@@ -147,9 +161,7 @@ impl Claims {
     /// The user that the token stands for.
     pub fn identity(&self) -> Identity {
         let claims = &self.kubernetes;
-        let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{}", claims.namespace)];
-        let mut identity = Identity::authenticated(&self.sub, &groups);
-        identity.uid = claims.service_account.uid.clone();
+        let mut identity = account_identity(&self.sub, &claims.namespace, &claims.service_account.uid);
         let mut extra = |key: &str, value: String| {
             identity.extra.push((format!("authentication.kubernetes.io/{key}"), vec![value]));
         };
@@ -189,6 +201,31 @@ impl Claims {
             }
         }
         Ok(())
+    }
+}
+
+/// The user that a ServiceAccount is.
+fn account_identity(user: &str, namespace: &str, uid: &str) -> Identity {
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
+    Identity { uid: uid.to_owned(), ..Identity::authenticated(user, &groups) }
+}
+
+/// The claims of a token of one of the two kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// Bound to a time and to objects.
+    Bound(Claims),
+    /// Good while a Secret holds it.
+    OfSecret(SecretClaims),
+}
+
+impl Verified {
+    /// The user that the token stands for.
+    pub fn identity(&self) -> Identity {
+        match self {
+            Self::Bound(claims) => claims.identity(),
+            Self::OfSecret(claims) => claims.identity(),
+        }
     }
 }
 
@@ -288,25 +325,44 @@ impl Issuer {
     }
 
     fn sign(&self, claims: &Value) -> String {
-        let key = &self.keys[0];
-        let header = json!({"alg": key.algorithm.as_str(), "kid": key.id});
-        let mut token =
-            format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
-        let signature = self.signer.sign(token.as_bytes());
-        token.push('.');
-        token.push_str(&BASE64.encode(signature));
-        token
+        sign(&self.signer, &self.keys[0], claims)
     }
 
-    /// The claims of a token of ours: signature, issuer and times are right. Audience and bound
-    /// objects are the caller's to check.
+    /// The claims of a token of ours that is bound to a time: signature, issuer and times are right. Audience and
+    /// bound objects are the caller's to check.
     pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
-        let claims = self.verify_signature(token)?;
-        self.check_times(&claims)?;
-        Ok(claims)
+        match self.verify_any(token)? {
+            Verified::Bound(claims) => Ok(claims),
+            Verified::OfSecret(claims) => Err(TokenError::Issuer(claims.iss)),
+        }
     }
 
-    fn verify_signature(&self, token: &str) -> Result<Claims, TokenError> {
+    /// The claims of a token of ours of either kind: signature, issuer and times are right. Audience, bound objects and
+    /// Secrets are the caller's to check.
+    pub fn verify_any(&self, token: &str) -> Result<Verified, TokenError> {
+        let payload = self.signed_payload(token)?;
+        let Ok(claims) = serde_json::from_slice::<Claims>(&payload) else {
+            return Self::claims_of_secret(&payload).map(Verified::OfSecret);
+        };
+        if !self.urls.contains(&claims.iss) {
+            return Err(TokenError::Issuer(claims.iss));
+        }
+        let kubernetes = &claims.kubernetes;
+        if claims.sub != format!("{USER_PREFIX}{}:{}", kubernetes.namespace, kubernetes.service_account.name)
+        {
+            return Err(TokenError::Malformed);
+        }
+        self.check_times(&claims)?;
+        Ok(Verified::Bound(claims))
+    }
+
+    fn claims_of_secret(payload: &[u8]) -> Result<SecretClaims, TokenError> {
+        let claims: SecretClaims = serde_json::from_slice(payload).map_err(|_| TokenError::Malformed)?;
+        if claims.iss == secret::ISSUER { claims.check() } else { Err(TokenError::Issuer(claims.iss)) }
+    }
+
+    /// The payload of a token that one of our keys has signed.
+    fn signed_payload(&self, token: &str) -> Result<Vec<u8>, TokenError> {
         if token.len() > TOKEN_BYTES {
             return Err(TokenError::Malformed);
         }
@@ -325,16 +381,7 @@ impl Issuer {
         if !keys.any(|key| (!named || key.id == header.kid) && key.verifies(signed.as_bytes(), &signature)) {
             return Err(TokenError::Signature);
         }
-        let claims: Claims = decode(payload)?;
-        if !self.urls.contains(&claims.iss) {
-            return Err(TokenError::Issuer(claims.iss));
-        }
-        let kubernetes = &claims.kubernetes;
-        if claims.sub != format!("{USER_PREFIX}{}:{}", kubernetes.namespace, kubernetes.service_account.name)
-        {
-            return Err(TokenError::Malformed);
-        }
-        Ok(claims)
+        BASE64.decode(payload).map_err(|_| TokenError::Malformed)
     }
 
     /// Refuses a token whose time has not come or is over.
@@ -379,6 +426,16 @@ struct Header {
     alg: String,
     #[serde(default)]
     kid: String,
+}
+
+/// A token with these claims, signed with `signer`, whose public half is `key`.
+fn sign(signer: &TokenSigner, key: &VerifyingKey, claims: &Value) -> String {
+    let header = json!({"alg": key.algorithm.as_str(), "kid": key.id});
+    let mut token = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
+    let signature = signer.sign(token.as_bytes());
+    token.push('.');
+    token.push_str(&BASE64.encode(signature));
+    token
 }
 
 fn decode<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenError> {

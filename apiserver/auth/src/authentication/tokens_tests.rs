@@ -36,6 +36,15 @@ impl BoundObjects for Objects {
     fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject> {
         self.0.get(&(kind, namespace.to_owned(), name.to_owned())).cloned()
     }
+
+    fn token_secret(&self, _: &str, _: &str) -> Option<TokenSecret> {
+        None
+    }
+}
+
+/// Returns a token with any claims, signed by an issuer.
+pub(super) fn sealed(issuer: &Issuer, claims: &Value) -> String {
+    issuer.sign(claims)
 }
 
 fn all_objects() -> Objects {
@@ -45,7 +54,7 @@ fn all_objects() -> Objects {
         .with(BoundKind::Node, "", "node-a", "node-1")
 }
 
-fn issuer(seed: u64) -> (Issuer, Arc<TestClock>) {
+pub(super) fn issuer(seed: u64) -> (Issuer, Arc<TestClock>) {
     let (ambient, clock) = ambient(seed);
     let mut bytes = [7_u8; 32];
     bytes[31] = seed as u8;

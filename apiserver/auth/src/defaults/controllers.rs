@@ -7,7 +7,12 @@ pub(super) const EVENTS: &[&str] = &["create,patch,update core,events.k8s.io eve
 
 /// Returns `true` if `controller` reports events.
 pub(super) fn writes_events(controller: &str) -> bool {
-    !matches!(controller, "clusterrole-aggregation-controller" | "namespace-controller")
+    !matches!(
+        controller,
+        "clusterrole-aggregation-controller"
+            | "legacy-service-account-token-cleaner"
+            | "namespace-controller"
+    )
 }
 
 /// (ServiceAccount, rules); the role is `system:controller:NAME`.
@@ -97,6 +102,10 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "create discovery.k8s.io endpointslices/restricted",
         ],
     ),
+    (
+        "ephemeral-volume-controller",
+        &["READ core pods", "patch,update core pods/finalizers", "READ,create core persistentvolumeclaims"],
+    ),
     ("generic-garbage-collector", &["READ,patch,update,delete * *"]),
     (
         "horizontal-pod-autoscaler",
@@ -117,6 +126,13 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "update,patch batch jobs/status",
             "patch,update batch jobs/finalizers",
             "READ,create,delete,patch core pods",
+        ],
+    ),
+    (
+        "legacy-service-account-token-cleaner",
+        &[
+            "get core configmaps kube-apiserver-legacy-service-account-token-tracking",
+            "patch,delete core secrets",
         ],
     ),
     (
@@ -193,6 +209,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "READ,create,patch,update,delete core persistentvolumeclaims",
         ],
     ),
+    ("ttl-controller", &["update,patch,list,watch core nodes"]),
     ("ttl-after-finished-controller", &["READ,delete batch jobs"]),
     (
         "volumeattributesclass-protection-controller",

@@ -35,7 +35,10 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> DefaultWrite {
     let mut updated = existing.clone();
     match wanted["kind"].as_str().unwrap_or_default() {
         "Role" | "ClusterRole" => {
-            add_missing_rules(&mut updated, wanted);
+            // A controller keeps those of an aggregating role; requests are authorized by its selectors.
+            if wanted["aggregationRule"].is_null() {
+                add_missing_rules(&mut updated, wanted);
+            }
             add_missing(&mut updated, wanted, &["aggregationRule", "clusterRoleSelectors"], |a, b| a == b);
         }
         "RoleBinding" | "ClusterRoleBinding" => {

@@ -42,60 +42,53 @@ fn each_object_is_there_once_and_complete() {
     }
 }
 
+/// User, group, verb, API group, resource, subresource, and whether that is allowed.
+type Case = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, bool);
+
+const CASES: &[Case] = &[
+    ("system:kube-scheduler", "", "create", "", "pods", "binding", true),
+    ("system:kube-scheduler", "", "update", "", "nodes", "", false),
+    ("system:kube-controller-manager", "", "create", "", "pods", "", true),
+    ("system:kube-controller-manager", "", "update", "apps", "deployments", "status", true),
+    ("system:kube-controller-manager", "", "delete", "discovery.k8s.io", "endpointslices", "", true),
+    ("system:kube-controller-manager", "", "create", "rbac.authorization.k8s.io", "clusterroles", "", false),
+    ("system:kube-controller-manager", "", "patch", "rbac.authorization.k8s.io", "clusterroles", "", true),
+    ("system:kube-controller-manager", "", "update", "", "secrets", "", true),
+    ("system:kube-controller-manager", "", "update", "", "serviceaccounts", "", true),
+    ("system:kube-controller-manager", "", "create", "", "persistentvolumeclaims", "", true),
+    ("system:kube-controller-manager", "", "patch", "", "nodes", "", true),
+    ("system:kube-controller-manager", "", "patch", "", "persistentvolumeclaims", "", true),
+    ("system:kube-controller-manager", "", "patch", "", "persistentvolumes", "", true),
+    ("system:kube-controller-manager", "", "patch", "", "services", "", true),
+    ("system:kube-controller-manager", "", "patch", "", "services", "status", true),
+    ("system:kube-controller-manager", "", "patch", "storage.k8s.io", "volumeattributesclasses", "", true),
+    ("system:kube-proxy", "", "watch", "discovery.k8s.io", "endpointslices", "", true),
+    ("system:kube-proxy", "", "get", "", "secrets", "", false),
+    ("system:kube-dns", "", "watch", "", "services", "", true),
+    ("system:kube-dns", "", "watch", "", "nodes", "", true),
+    // Slices are written in kube-system alone.
+    ("system:kube-dns", "", "update", "discovery.k8s.io", "endpointslices", "", false),
+    ("system:kube-dns", "", "get", "", "secrets", "", false),
+    ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "", "pods", "", true),
+    (
+        "system:serviceaccount:kube-system:replicaset-controller",
+        "",
+        "create",
+        "apps",
+        "deployments",
+        "",
+        false,
+    ),
+    ("system:node:a", "system:nodes", "list", "", "services", "", true),
+    ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", false),
+    ("jane", "", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true),
+    ("jane", "", "list", "", "pods", "", false),
+];
+
 #[test]
 fn the_users_of_the_components_may_what_they_need() {
     let authorizer = authorizer();
-    let cases = [
-        ("system:kube-scheduler", "", "create", "", "pods", "binding", true),
-        ("system:kube-scheduler", "", "update", "", "nodes", "", false),
-        ("system:kube-controller-manager", "", "create", "", "pods", "", true),
-        ("system:kube-controller-manager", "", "update", "apps", "deployments", "status", true),
-        ("system:kube-controller-manager", "", "delete", "discovery.k8s.io", "endpointslices", "", true),
-        (
-            "system:kube-controller-manager",
-            "",
-            "create",
-            "rbac.authorization.k8s.io",
-            "clusterroles",
-            "",
-            false,
-        ),
-        ("system:kube-controller-manager", "", "patch", "", "persistentvolumeclaims", "", true),
-        ("system:kube-controller-manager", "", "patch", "", "persistentvolumes", "", true),
-        ("system:kube-controller-manager", "", "patch", "", "services", "", true),
-        ("system:kube-controller-manager", "", "patch", "", "services", "status", true),
-        (
-            "system:kube-controller-manager",
-            "",
-            "patch",
-            "storage.k8s.io",
-            "volumeattributesclasses",
-            "",
-            true,
-        ),
-        ("system:kube-proxy", "", "watch", "discovery.k8s.io", "endpointslices", "", true),
-        ("system:kube-proxy", "", "get", "", "secrets", "", false),
-        ("system:kube-dns", "", "watch", "", "services", "", true),
-        ("system:kube-dns", "", "watch", "", "nodes", "", true),
-        // Slices are written in kube-system alone.
-        ("system:kube-dns", "", "update", "discovery.k8s.io", "endpointslices", "", false),
-        ("system:kube-dns", "", "get", "", "secrets", "", false),
-        ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "", "pods", "", true),
-        (
-            "system:serviceaccount:kube-system:replicaset-controller",
-            "",
-            "create",
-            "apps",
-            "deployments",
-            "",
-            false,
-        ),
-        ("system:node:a", "system:nodes", "list", "", "services", "", true),
-        ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", false),
-        ("jane", "", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true),
-        ("jane", "", "list", "", "pods", "", false),
-    ];
-    for (user, group, verb, api_group, resource, subresource, expected) in cases {
+    for (user, group, verb, api_group, resource, subresource, expected) in CASES.iter().copied() {
         let groups: &[&str] = if group.is_empty() { &[] } else { &[group] };
         let identity = Identity::authenticated(user, groups);
         let attributes = Attributes {
@@ -179,6 +172,21 @@ fn reconciling_adds_and_never_takes_away() {
 
     older["metadata"]["annotations"] = json!({AUTOUPDATE: "false"});
     assert_eq!(reconcile(Some(&older), &wanted), DefaultWrite::Nothing, "its owner has opted out");
+}
+
+/// An administrator may take a part out of `edit` by its label; the server and the controller would otherwise write the
+/// rules in turn.
+#[test]
+fn rules_of_aggregating_roles_are_left_to_the_controller() {
+    let wanted = find("ClusterRole", "edit");
+    let mut fewer = wanted.clone();
+    fewer["rules"] = json!([]);
+    assert_eq!(reconcile(Some(&fewer), &wanted), DefaultWrite::Nothing);
+    fewer.as_object_mut().unwrap().remove("aggregationRule");
+    let DefaultWrite::Update(updated) = reconcile(Some(&fewer), &wanted) else {
+        panic!("it has to aggregate again")
+    };
+    assert_eq!((&updated["aggregationRule"], &updated["rules"]), (&wanted["aggregationRule"], &json!([])));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod identity;
 mod own_objects;
 mod own_service;
 mod repair;
+mod token_uses;
 mod trust;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_auth::authentication::TokenUses;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use ipnetwork::IpNetwork;
@@ -51,6 +53,8 @@ pub struct Upkeep {
     pub addresses: Arc<Addresses>,
     pub lifetime: Arc<Lifetime>,
     pub notifications: Arc<Notifications>,
+    /// Uses of the tokens in Secrets; `None` if no tokens are accepted.
+    pub token_uses: Option<Arc<TokenUses>>,
     /// Held while this server writes its endpoint of the Service `kubernetes`.
     pub endpoint: Arc<Mutex<Endpoint>>,
     pub settings: Settings,
@@ -144,6 +148,11 @@ async fn work(upkeep: &Upkeep) {
         flow::run(own, &notifications.flow),
         api_services::run(own, &notifications.api_services),
         trust::run(own, &settings.client_ca, &notifications.trust, draining),
+        async {
+            if let Some(uses) = &upkeep.token_uses {
+                token_uses::run(own, uses, draining).await;
+            }
+        },
     );
 }
 

@@ -403,6 +403,34 @@ async fn apply_of_a_missing_object_needs_create() {
     eve.apply(&path, map("m", json!({"k": "2"}))).await.expect(200);
 }
 
+/// The controller that aggregates ClusterRoles may give a role any rules, but makes none.
+#[tokio::test(start_paused = true)]
+async fn controller_manager_applies_the_rules_of_aggregated_roles_and_makes_no_roles() {
+    const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let api = Api::start().await;
+    let selectors = json!([{"matchLabels": {"none": "x"}}]);
+    let role = json!({"metadata": {"name": "r"}, "aggregationRule": {"clusterRoleSelectors": selectors}});
+    let made = api.post(ROLES, role).await.expect(201);
+    api.server.objects().fresh().await.unwrap();
+    let manager = api.as_user(Identity::authenticated("system:kube-controller-manager", &[]));
+    let path = format!("{ROLES}/r?fieldManager=clusterrole-aggregation-controller&force=true");
+    let config = |name: &str, rules: Value| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": name, "uid": made.body["metadata"]["uid"]}, "rules": rules})
+    };
+    let all = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    for (rules, count) in [(all.clone(), 1), (all.clone(), 1), (json!([]), 0)] {
+        manager.apply(&path, config("r", rules)).await.expect(200);
+        let stored = api.get(&format!("{ROLES}/r")).await.expect(200).body;
+        assert_eq!(stored["rules"].as_array().map_or(0, Vec::len), count, "{stored}");
+        assert_eq!(stored["aggregationRule"], made.body["aggregationRule"]);
+    }
+    let other = path.replace("/r?", "/other?");
+    let refused = manager.apply(&other, config("other", all)).await;
+    assert!([403, 409].contains(&refused.code), "{}", refused.text);
+    api.get(&format!("{ROLES}/other")).await.expect(404);
+}
+
 #[tokio::test(start_paused = true)]
 async fn appliers_at_one_time_all_count() {
     let api = Api::start().await;

@@ -1,40 +1,42 @@
 //! Evicts pods from nodes with `NoExecute` taints, immediately or when their toleration ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, Taint, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
 use kube::api::DeleteParams;
 use kube::{Api, Client};
 
 use super::health::NO_EXECUTE;
+use super::schedule::{Round, Schedule, Timed, round};
 use crate::context::{Context, Tasks};
 use crate::index::ByNode;
+use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, only_this};
 use crate::patch;
-use crate::pods::{node_name, until};
-use apiserver_meta::pods::{is_finished, tolerates};
+use crate::pods::{node_name, put_disruption, until};
+
+const REASON: &str = "TaintManagerEviction";
 
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("taint-eviction");
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();
     context.feed(tasks, &nodes, &queue);
-    let (tainted, bound) = (nodes.clone(), queue.clone());
+    let deleted = Arc::new(Ledger::default());
+    let (tainted, bound, shown) = (nodes.clone(), queue.clone(), Arc::clone(&deleted));
     pods.on_change(move |change| {
-        let Change::Applied { new, .. } = change else { return };
-        let node = ObjectKey::new("", node_name(new));
-        let needs_look = !node.name.is_empty()
-            && !is_deleted(&new.metadata)
-            && tainted.get(&node).is_some_and(|node| driving(&node).next().is_some());
-        if needs_look {
+        if is_deleted(&change.object().metadata) || matches!(change, Change::Deleted(_)) {
+            shown.forget(&change.key());
+        }
+        let node = ObjectKey::new("", node_name(change.object()));
+        let is_tainted = || tainted.get(&node).is_some_and(|node| driving(&node).next().is_some());
+        if !node.name.is_empty() && is_tainted() {
             bound.add(node);
         }
     });
@@ -43,8 +45,10 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         ambient: context.ambient.clone(),
         recorder: context.recorder.named("taint-eviction-controller"),
         nodes: nodes.clone(),
-        pods: pods.index(),
-        first_seen: Mutex::default(),
+        pods: pods.clone(),
+        by_node: pods.index(),
+        deleted,
+        known: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move {
         nodes.synced().await;
@@ -57,19 +61,12 @@ fn driving(node: &Node) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| taint.effect == NO_EXECUTE)
 }
 
-/// Returns when a pod must be evicted; `None` if it may stay. Each taint comes with the time since which it
-/// applies.
-fn eviction_time(taints: &[(Taint, Timestamp)], tolerations: &[Toleration]) -> Option<Timestamp> {
-    let times = taints.iter().map(|(taint, since)| {
-        let Some(toleration) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else {
-            return Some(*since);
-        };
-        let seconds = toleration.toleration_seconds?;
-        let tolerated = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        // A time beyond the calendar never comes.
-        since.checked_add(tolerated).ok()
-    });
-    times.flatten().min()
+/// The memory of one node.
+#[derive(Default)]
+struct Known {
+    /// Times at which taints without a time were first seen.
+    first_seen: BTreeMap<String, Timestamp>,
+    schedule: Schedule,
 }
 
 struct Evictions {
@@ -77,9 +74,12 @@ struct Evictions {
     ambient: Ambient,
     recorder: Recorder,
     nodes: Cache<Node>,
-    pods: Index<Pod, ByNode>,
-    /// Times at which taints without a time were first seen, by node.
-    first_seen: Mutex<BTreeMap<String, BTreeMap<String, Timestamp>>>,
+    pods: Cache<Pod>,
+    by_node: Index<Pod, ByNode>,
+    /// Deletions of pods that the cache does not show yet.
+    deleted: Arc<Ledger<ObjectKey>>,
+    /// The nodes with taints or scheduled deletions.
+    known: Mutex<BTreeMap<String, Known>>,
 }
 
 impl Reconcile for Evictions {
@@ -87,130 +87,135 @@ impl Reconcile for Evictions {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let now = self.ambient.now();
-        let node = self.nodes.get(key);
-        let taints = self.timed(&key.name, node.as_deref(), now);
-        if taints.is_empty() {
-            return Ok(Outcome::Done);
+        let Round { evicted, cancelled, next, .. } = self.decide(&key.name, now);
+        for (pod, uid) in cancelled {
+            let message = format!("Cancelling deletion of Pod {pod}");
+            self.recorder.normal(pod_reference(pod, uid), REASON, message);
         }
-        let mut next: Option<Timestamp> = None;
-        let mut results = Vec::new();
-        for pod in self.pods.get(&key.name) {
-            if is_deleted(&pod.metadata) || is_finished(&pod) {
-                continue;
-            }
-            let tolerations =
-                pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
-            match eviction_time(&taints, tolerations) {
-                None => {}
-                Some(at) if at > now => next = Some(next.map_or(at, |next| next.min(at))),
-                Some(_) => results.push(self.evict(&pod, now).await),
+        let (mut results, mut behind) = (Vec::new(), false);
+        for pod in evicted {
+            let pod_key = ObjectKey::of(pod.as_ref());
+            if self.deleted.is_shown(&pod_key, &self.pods) {
+                results.push(self.evict(pod_key, &pod, now).await);
+            } else {
+                behind = true;
             }
         }
         Error::collect(results)?;
-        Ok(next.map_or(Outcome::Done, |at| Outcome::After(until(at, now))))
+        let next = next.map(|at| until(at, now)).into_iter().chain(behind.then_some(STALE)).min();
+        Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 }
 
 impl Evictions {
-    fn timed(&self, node_name: &str, node: Option<&Node>, now: Timestamp) -> Vec<(Taint, Timestamp)> {
-        let mut all = self.first_seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = all.remove(node_name).unwrap_or_default();
-        let mut keep = BTreeMap::new();
-        let mut taints = Vec::new();
-        for taint in node.into_iter().flat_map(driving) {
-            let since = match &taint.time_added {
-                Some(time) => time.0,
-                None => {
-                    let id = format!("{}={}", taint.key, taint.value.as_deref().unwrap_or_default());
-                    let since = seen.remove(&id).unwrap_or(now);
-                    keep.insert(id, since);
-                    since
-                }
-            };
-            taints.push((taint.clone(), since));
-        }
-        if !keep.is_empty() {
-            all.insert(node_name.to_owned(), keep);
-        }
-        taints
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn evict(&self, pod: &Pod, now: Timestamp) -> Result<()> {
+    /// Decides about the pods of a node and takes note of their scheduled deletions.
+    fn decide(&self, node_name: &str, now: Timestamp) -> Round {
+        let node = self.nodes.get(&ObjectKey::new("", node_name));
+        let Known { mut first_seen, schedule } = self.known().remove(node_name).unwrap_or_default();
+        let taints = node.as_deref().map(|node| timed(node, &mut first_seen, now));
+        let is_tainted = taints.as_ref().is_some_and(|taints| !taints.is_empty());
+        if !is_tainted && schedule.is_empty() {
+            return Round::default();
+        }
+        let round = round(taints.as_deref(), &self.by_node.get(&node_name.to_owned()), schedule, now);
+        if !first_seen.is_empty() || !round.schedule.is_empty() {
+            let known = Known { first_seen, schedule: round.schedule.clone() };
+            self.known().insert(node_name.to_owned(), known);
+        }
+        round
+    }
+
+    async fn evict(&self, key: ObjectKey, pod: &Pod, now: Timestamp) -> Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
-        let message = format!("Marking for deletion Pod {}/{name}", namespace(&pod.metadata));
-        self.recorder.normal(reference(pod), "TaintManagerEviction", message);
+        self.recorder.normal(reference(pod), REASON, format!("Marking for deletion Pod {key}"));
         let mut new = pod.clone();
-        put_disruption(
-            &mut new,
-            "DeletionByTaintManager",
-            "Taint manager: deleting due to NoExecute taint",
-            now,
-        );
+        let message = "Taint manager: deleting due to NoExecute taint";
+        put_disruption(&mut new, "DeletionByTaintManager", message, now);
         match patch::update_status(&api, pod, &new).await {
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
             Ok(_) => {}
         }
         let options = only_this(&pod.metadata, DeleteParams::default());
-        let deleted = api.delete(name, &options).await.attempt(|| format!("delete pod {name}")).map(drop);
-        if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
+        match api.delete(name, &options).await.attempt(|| format!("delete pod {key}")) {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+            Ok(deleted) => {
+                if let Some(pod) = deleted.left() {
+                    self.deleted.wrote(&key, &pod);
+                    // The cache may have been faster than the answer.
+                    self.deleted.is_shown(&key, &self.pods);
+                }
+                Ok(())
+            }
+        }
     }
 }
 
-/// Sets the condition that says who ended a pod, so that the pod is not counted as failed.
-pub(crate) fn put_disruption(pod: &mut Pod, reason: &str, message: &str, now: Timestamp) {
-    let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
-    conditions.retain(|condition| condition.type_ != "DisruptionTarget");
-    conditions.push(PodCondition {
-        type_: "DisruptionTarget".to_owned(),
-        status: "True".to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message.to_owned()),
-        last_transition_time: Some(Time(now)),
-        ..PodCondition::default()
-    });
+/// Returns the taints of a node with their times. Those without a time count from when they were `first_seen`.
+fn timed(node: &Node, first_seen: &mut BTreeMap<String, Timestamp>, now: Timestamp) -> Vec<Timed> {
+    let mut seen = std::mem::take(first_seen);
+    let mut taints = Vec::new();
+    for taint in driving(node) {
+        let since = if let Some(time) = &taint.time_added {
+            time.0
+        } else {
+            let id = format!("{}={}", taint.key, taint.value.as_deref().unwrap_or_default());
+            let since = seen.remove(&id).unwrap_or(now);
+            first_seen.insert(id, since);
+            since
+        };
+        taints.push((taint.clone(), since));
+    }
+    taints
+}
+
+/// Returns a reference to a pod that may be gone.
+fn pod_reference(pod: ObjectKey, uid: String) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace),
+        name: Some(pod.name),
+        uid: Some(uid),
+        ..ObjectReference::default()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::at;
+    use crate::testing::{at, node, time};
+    use apiserver_meta::pods::tolerates;
+    use k8s_openapi::api::core::v1::Toleration;
 
-    fn taint(key: &str, since: i64) -> (Taint, Timestamp) {
-        (Taint { key: key.to_owned(), effect: NO_EXECUTE.to_owned(), ..Taint::default() }, at(since))
-    }
-
-    fn tolerating(key: &str, seconds: Option<i64>) -> Toleration {
-        Toleration {
-            key: (!key.is_empty()).then(|| key.to_owned()),
-            operator: Some("Exists".to_owned()),
-            toleration_seconds: seconds,
-            ..Toleration::default()
-        }
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.to_owned(), effect: NO_EXECUTE.to_owned(), ..Taint::default() }
     }
 
     #[test]
-    fn toleration_seconds_count_from_the_taint_and_the_shortest_wins() {
-        let taints = [taint("a", 0), taint("b", 100)];
-        assert_eq!(eviction_time(&taints, &[]), Some(at(0)));
-        assert_eq!(eviction_time(&taints, &[tolerating("", None)]), None);
-        assert_eq!(
-            eviction_time(&taints, &[tolerating("a", Some(300)), tolerating("b", Some(50))]),
-            Some(at(150))
-        );
-        assert_eq!(eviction_time(&taints, &[tolerating("a", Some(300))]), Some(at(100)));
-        assert_eq!(
-            eviction_time(&taints, &[tolerating("a", None), tolerating("b", Some(-5))]),
-            Some(at(100))
-        );
-        assert_eq!(eviction_time(&taints, &[tolerating("a", Some(i64::MAX)), tolerating("b", None)]), None);
+    fn taints_without_a_time_count_from_when_they_were_first_seen() {
+        let mut node = node("n");
+        let other = Taint { effect: "NoSchedule".to_owned(), ..taint("c") };
+        let dated = Taint { time_added: time(5), ..taint("b") };
+        node.spec.get_or_insert_default().taints = Some(vec![taint("a"), dated, other]);
+        let mut first_seen = BTreeMap::new();
+        let times = |taints: Vec<Timed>| taints.into_iter().map(|(_, since)| since).collect::<Vec<_>>();
+        assert_eq!(times(timed(&node, &mut first_seen, at(10))), [at(10), at(5)]);
+        assert_eq!(times(timed(&node, &mut first_seen, at(20))), [at(10), at(5)]);
+        node.spec.as_mut().unwrap().taints = None;
+        assert_eq!(timed(&node, &mut first_seen, at(30)), []);
+        assert!(first_seen.is_empty(), "a taint that comes back is a new one");
     }
 
     #[test]
     fn a_toleration_matches_key_value_and_effect() {
-        let mut of = taint("a", 0).0;
-        of.value = Some("x".to_owned());
+        let of = Taint { value: Some("x".to_owned()), ..taint("a") };
         let equal = |value: &str, effect: &str| Toleration {
             key: Some("a".to_owned()),
             value: Some(value.to_owned()),

@@ -26,6 +26,16 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
+/// Answer to whether the pods of a node that is not ready may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Eviction {
+    Allowed,
+    /// Only if it has begun.
+    Waits,
+    /// The pods of no node are evicted.
+    Stopped,
+}
+
 /// Facts about a node that are not in its object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
@@ -33,9 +43,7 @@ pub(super) struct View {
     pub silent: Duration,
     /// Time without heartbeat after which the node counts as lost.
     pub grace: Duration,
-    /// True if another node is healthy. If none is, the fault is more likely on our side, and no pods are
-    /// evicted.
-    pub others_well: bool,
+    pub eviction: Eviction,
     pub now: Timestamp,
 }
 
@@ -108,7 +116,12 @@ fn taints(node: &Node, conditions: &[NodeCondition], before: &[Taint], view: &Vi
             continue;
         }
         wanted.push((key, NO_SCHEDULE));
-        if kind == "Ready" && found.is_some() && view.others_well {
+        let evicts = match view.eviction {
+            Eviction::Allowed => true,
+            Eviction::Waits => is_evicted(before),
+            Eviction::Stopped => false,
+        };
+        if kind == "Ready" && found.is_some() && evicts {
             wanted.push((key, NO_EXECUTE));
         }
     }
@@ -133,11 +146,19 @@ fn taints(node: &Node, conditions: &[NodeCondition], before: &[Taint], view: &Vi
     after
 }
 
+/// Returns `true` if the taints include one by which the pods of a node that is not ready are evicted.
+pub(super) fn is_evicted(taints: &[Taint]) -> bool {
+    taints.iter().any(is_eviction)
+}
+
+fn is_eviction(taint: &Taint) -> bool {
+    taint.effect == NO_EXECUTE && (taint.key == NOT_READY || taint.key == UNREACHABLE)
+}
+
 fn is_ours(taint: &Taint) -> bool {
     let key = taint.key.as_str();
-    let lifecycle = key == NOT_READY || key == UNREACHABLE;
     let known = key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, of)| *of == key);
-    (taint.effect == NO_SCHEDULE && known) || (taint.effect == NO_EXECUTE && lifecycle)
+    (taint.effect == NO_SCHEDULE && known) || is_eviction(taint)
 }
 
 #[cfg(test)]
@@ -150,7 +171,7 @@ mod tests {
         View {
             silent: Duration::from_secs(silent),
             grace: Duration::from_secs(40),
-            others_well: true,
+            eviction: Eviction::Allowed,
             now: at(100),
         }
     }
@@ -221,10 +242,27 @@ mod tests {
     }
 
     #[test]
-    fn no_pod_is_evicted_if_no_node_is_healthy() {
+    fn taint_that_evicts_waits_for_its_turn_and_goes_when_evictions_stop() {
         let node = reporting("True");
-        let alone = View { others_well: false, ..view(41) };
-        assert_eq!(keys(&applied(node.clone(), plan(&node, &alone))), [(UNREACHABLE, NO_SCHEDULE)]);
+        let waits = View { eviction: Eviction::Waits, ..view(41) };
+        let waiting = applied(node.clone(), plan(&node, &waits));
+        assert_eq!(keys(&waiting), [(UNREACHABLE, NO_SCHEDULE)]);
+        let evicted = applied(waiting.clone(), plan(&waiting, &view(41)));
+        assert_eq!(keys(&evicted), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
+        assert_eq!(plan(&evicted, &waits).taints, None);
+        let stopped = View { eviction: Eviction::Stopped, ..view(41) };
+        let spared = applied(evicted.clone(), plan(&evicted, &stopped));
+        assert_eq!(keys(&spared), [(UNREACHABLE, NO_SCHEDULE)]);
+    }
+
+    #[test]
+    fn taint_that_evicts_follows_the_condition_without_waiting_again() {
+        let node = reporting("False");
+        let failing = applied(node.clone(), plan(&node, &view(0)));
+        assert_eq!(keys(&failing), [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]);
+        let waits = View { eviction: Eviction::Waits, ..view(41) };
+        let silent = applied(failing.clone(), plan(&failing, &waits));
+        assert_eq!(keys(&silent), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Observes heartbeats of nodes and writes the consequences of missing ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use apiserver_meta::nodes;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use super::health::{self, Plan, View};
+use super::health::{self, Eviction, Plan, View};
+use super::zones::{Member, Turn, Zones};
 use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::index::ByNode;
@@ -32,7 +33,9 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let pods = context.informers.cache::<Pod>();
     let leases = context.informers.select_in::<Lease>(LEASES, Selection::default());
     let heartbeats = Arc::new(Heartbeats::default());
-    follow(&nodes, &leases, &heartbeats, &queue);
+    let zones = Arc::new(Mutex::new(Zones::new(context.config.eviction)));
+    follow_leases(&leases, &heartbeats, &queue);
+    follow_nodes(&nodes, &heartbeats, &zones, &queue);
     context.feed(tasks, &nodes, &queue);
     let controller = Lifecycle {
         client: context.client.clone(),
@@ -42,26 +45,20 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         nodes: nodes.clone(),
         pods: pods.index(),
         heartbeats,
+        zones: Arc::clone(&zones),
     };
     context.start(tasks, queue, controller, async move {
         nodes.synced().await;
         pods.synced().await;
         leases.synced().await;
+        lock(&zones).start(Instant::now());
     });
 }
 
 /// Times of the last heartbeats. Timestamps in objects come from other machines' clocks, so only their
 /// changes count, timed by our own clock.
 #[derive(Default)]
-struct Heartbeats(Mutex<Observed>);
-
-#[derive(Default)]
-struct Observed {
-    nodes: BTreeMap<String, NodeHeartbeat>,
-    /// Nodes that are ready according to their objects.
-    ready: BTreeSet<String>,
-    known: BTreeSet<String>,
-}
+struct Heartbeats(Mutex<BTreeMap<String, NodeHeartbeat>>);
 
 #[derive(Default)]
 struct NodeHeartbeat {
@@ -72,11 +69,11 @@ struct NodeHeartbeat {
     lost: bool,
 }
 
-impl Heartbeats {
-    fn lock(&self) -> MutexGuard<'_, Observed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
+impl Heartbeats {
     /// Records a timestamp written by the node itself; returns whether this is the first heartbeat of a lost
     /// node.
     fn record(
@@ -85,8 +82,8 @@ impl Heartbeats {
         time: Option<Timestamp>,
         which: fn(&mut NodeHeartbeat) -> &mut Option<Timestamp>,
     ) -> bool {
-        let mut observed = self.lock();
-        let entry = observed.nodes.entry(node.to_owned()).or_default();
+        let mut nodes = lock(&self.0);
+        let entry = nodes.entry(node.to_owned()).or_default();
         if time.is_none() || *which(entry) == time {
             return false;
         }
@@ -97,74 +94,69 @@ impl Heartbeats {
 
     /// Returns the time since the last heartbeat. For a node that never sent one it starts now.
     fn silence(&self, node: &str) -> Duration {
-        let mut observed = self.lock();
-        observed.nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
+        let mut nodes = lock(&self.0);
+        nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
     }
 
     fn mark_lost(&self, node: &str) {
-        self.lock().nodes.entry(node.to_owned()).or_default().lost = true;
+        lock(&self.0).entry(node.to_owned()).or_default().lost = true;
     }
 
-    /// Records whether a node is ready. If it is the first to become ready, or the last to become unready,
-    /// returns all nodes, because the decisions about all of them depend on that.
-    fn set_ready(&self, node: &str, ready: bool) -> Vec<String> {
-        let mut observed = self.lock();
-        observed.known.insert(node.to_owned());
-        let before = observed.ready.len();
-        if ready {
-            observed.ready.insert(node.to_owned());
-        } else {
-            observed.ready.remove(node);
-        }
-        if (before == 0) != observed.ready.is_empty() {
-            observed.known.iter().cloned().collect()
-        } else {
-            Vec::new()
-        }
-    }
-
-    fn any_ready_but(&self, node: &str) -> bool {
-        self.lock().ready.iter().any(|ready| ready != node)
+    /// Counts a heartbeat of every node: those that it sent before may have been lost on our side.
+    fn renew_all(&self) {
+        let now = Instant::now();
+        lock(&self.0).values_mut().for_each(|entry| entry.at = Some(now));
     }
 
     fn forget(&self, node: &str) {
-        let mut observed = self.lock();
-        observed.nodes.remove(node);
-        observed.known.remove(node);
+        lock(&self.0).remove(node);
     }
 }
 
-fn follow(
-    nodes: &Cache<Node>,
-    leases: &Cache<Lease>,
-    heartbeats: &Arc<Heartbeats>,
-    queue: &WorkQueue<ObjectKey>,
-) {
-    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
+fn follow_leases(leases: &Cache<Lease>, heartbeats: &Arc<Heartbeats>, queue: &WorkQueue<ObjectKey>) {
+    let (heartbeats, work) = (Arc::clone(heartbeats), queue.clone());
     leases.on_change(move |change| {
         let Change::Applied { new, .. } = change else { return };
         let renewed = new.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
         let node = name(&new.metadata);
-        if observed.record(node, renewed, |entry| &mut entry.lease) {
+        if heartbeats.record(node, renewed, |entry| &mut entry.lease) {
             work.add(ObjectKey::new("", node));
         }
     });
-    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
+}
+
+fn follow_nodes(
+    nodes: &Cache<Node>,
+    heartbeats: &Arc<Heartbeats>,
+    zones: &Arc<Mutex<Zones>>,
+    queue: &WorkQueue<ObjectKey>,
+) {
+    let (heartbeats, zones, work) = (Arc::clone(heartbeats), Arc::clone(zones), queue.clone());
     nodes.on_change(move |change| {
         let node = change.object();
         let node_name = name(&node.metadata);
         let gone = matches!(change, Change::Deleted(_));
-        for other in observed.set_ready(node_name, !gone && nodes::is_ready(node)) {
+        let member =
+            (!gone).then(|| Member::of(node, nodes::is_ready(node), health::is_evicted(taints(node))));
+        let effects = lock(&zones).observe(node_name, member, Instant::now());
+        if effects.recovered {
+            heartbeats.renew_all();
+        }
+        for other in effects.nodes {
             work.add(ObjectKey::new("", &other));
         }
         if gone {
-            return observed.forget(node_name);
+            return heartbeats.forget(node_name);
         }
         let posted = nodes::condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
-        if observed.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
+        if heartbeats.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
             work.add(ObjectKey::new("", node_name));
         }
     });
+}
+
+fn taints(node: &Node) -> &[Taint] {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
 struct Lifecycle {
@@ -175,6 +167,7 @@ struct Lifecycle {
     nodes: Cache<Node>,
     pods: Index<Pod, ByNode>,
     heartbeats: Arc<Heartbeats>,
+    zones: Arc<Mutex<Zones>>,
 }
 
 impl Reconcile for Lifecycle {
@@ -184,10 +177,15 @@ impl Reconcile for Lifecycle {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let reported =
             nodes::condition(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
+        let turn = self.turn(&node);
         let view = View {
             silent: self.heartbeats.silence(&key.name),
             grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },
-            others_well: self.heartbeats.any_ready_but(&key.name),
+            eviction: match turn {
+                Turn::Now => Eviction::Allowed,
+                Turn::Wait(_) => Eviction::Waits,
+                Turn::Never => Eviction::Stopped,
+            },
             now: self.ambient.now(),
         };
         let plan = health::plan(&node, &view);
@@ -198,11 +196,24 @@ impl Reconcile for Lifecycle {
         if plan.pods_unready {
             self.mark_pods(&key.name, view.now).await?;
         }
-        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+        let until_turn = if let Turn::Wait(wait) = turn { wait } else { None };
+        let again = plan.again.into_iter().chain(until_turn).min();
+        Ok(again.map_or(Outcome::Done, Outcome::After))
     }
 }
 
 impl Lifecycle {
+    /// Asks whether the pods of a node may be evicted. Its object decides: the zones are judged by those of all nodes,
+    /// and if several nodes are lost at once, each counts before the first is judged.
+    fn turn(&self, node: &Node) -> Turn {
+        let is_unready = nodes::condition(node, "Ready").is_some_and(|ready| ready.status != "True");
+        if is_unready {
+            lock(&self.zones).ask(name(&node.metadata), Instant::now())
+        } else {
+            Turn::Wait(None)
+        }
+    }
+
     async fn write(&self, node: &Node, plan: &Plan) -> Result<()> {
         let api: Api<Node> = Api::all(self.client.clone());
         if let Some(conditions) = &plan.conditions {
@@ -275,16 +286,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_heartbeats_of_lost_nodes_and_the_first_ready_node_trigger_work() {
+    async fn only_heartbeats_of_lost_nodes_trigger_work() {
         let heartbeats = Heartbeats::default();
         assert!(!heartbeats.record("n", Some(at(1)), |entry| &mut entry.lease));
         heartbeats.mark_lost("n");
         assert!(heartbeats.record("n", Some(at(2)), |entry| &mut entry.lease));
         assert!(!heartbeats.record("n", Some(at(3)), |entry| &mut entry.lease));
-        assert!(heartbeats.set_ready("a", false).is_empty());
-        assert_eq!(heartbeats.set_ready("b", true), ["a", "b"]);
-        assert!(heartbeats.set_ready("a", true).is_empty());
-        assert!(heartbeats.any_ready_but("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_counts_as_a_heartbeat_of_every_known_node() {
+        let heartbeats = Heartbeats::default();
+        heartbeats.record("n", Some(at(1)), |entry| &mut entry.lease);
+        tokio::time::advance(Duration::from_secs(39)).await;
+        heartbeats.renew_all();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(heartbeats.silence("n"), Duration::from_secs(2));
     }
 
     #[test]

@@ -4,5 +4,5 @@ pub(crate) mod eviction;
 mod health;
 pub(crate) mod ipam;
 pub(crate) mod lifecycle;
-
-pub(crate) use eviction::put_disruption;
+mod schedule;
+mod zones;

@@ -1,17 +1,18 @@
 //! Protection of PersistentVolumeClaims that pods use.
 
-use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
+use apiserver_client::{Cache, Change, Index, ObjectKey};
 use apiserver_meta::finalizers::CLAIM;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::{Step, set, step};
 use crate::context::{Context, Tasks};
+use crate::index::ByClaim;
 use crate::limits::LIST_PAGE;
 use crate::meta::{is_controlled_by, name, namespace};
-use crate::pods::node_name;
+use crate::pods::{claim_of, node_name, volumes};
 
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("pvc-protection");
@@ -30,18 +31,6 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         claims.synced().await;
         pods.synced().await;
     });
-}
-
-/// Index by the PersistentVolumeClaims behind the volumes.
-struct ByClaim;
-
-impl IndexBy<Pod> for ByClaim {
-    type Value = ObjectKey;
-
-    fn values(pod: &Pod) -> Vec<ObjectKey> {
-        let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
-        claims.map(|claim| ObjectKey::new(namespace(&pod.metadata), &claim)).collect()
-    }
 }
 
 struct Claims {
@@ -114,18 +103,6 @@ pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         // The claim of an ephemeral volume is deleted with its pod, which may itself wait for the claim.
         volume.ephemeral.is_none() || !is_shut_down(pod) && is_controlled_by(&claim.metadata, &pod.metadata)
     })
-}
-
-/// Returns the name of the claim behind a volume of the pod.
-fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
-    if let Some(source) = &volume.persistent_volume_claim {
-        return Some(source.claim_name.clone());
-    }
-    volume.ephemeral.as_ref().map(|_| format!("{}-{}", name(&pod.metadata), volume.name))
-}
-
-fn volumes(pod: &Pod) -> &[Volume] {
-    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
 }
 
 /// Returns `true` if the kubelet has finished with the pod or never had it, so that only finalizers keep it.

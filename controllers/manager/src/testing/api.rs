@@ -49,6 +49,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
     ("example.com/v1", "gamesets", "GameSet", true),
     ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
+    ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
