@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod certificates;
+mod default_storage_class;
 mod default_toleration_seconds;
 mod dns_endpoints;
 mod escalation;
@@ -36,7 +37,7 @@ use tokio::time::Instant;
 /// The plugins in the order in which they run, which is that of Kubernetes' `AllOrderedPlugins`. Those that are
 /// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
 /// ValidatingAdmissionWebhook after all of these, and ResourceQuota last. `DnsEndpoints` is of this project.
-pub const PLUGINS: [&dyn Plugin; 14] = [
+pub const PLUGINS: [&dyn Plugin; 15] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &service_account::ServiceAccount,
     &node_restriction::NodeRestriction,
@@ -44,6 +45,7 @@ pub const PLUGINS: [&dyn Plugin; 14] = [
     &taint_nodes_by_condition::TaintNodesByCondition,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,
+    &default_storage_class::DefaultStorageClass,
     &storage_object_in_use_protection::StorageObjectInUseProtection,
     &runtime_class::RuntimeClass,
     &certificates::CertificateApproval,

@@ -9,6 +9,7 @@ mod error_chain;
 pub mod finalizers;
 pub mod fnv;
 pub mod identity;
+pub mod label_selector;
 pub mod networks;
 pub mod node_selector;
 pub mod nodes;
@@ -20,5 +21,6 @@ pub mod quantity;
 pub mod resources;
 pub mod seeded;
 pub mod time;
+pub mod volumes;
 
 pub use error_chain::error_chain;

@@ -29,12 +29,14 @@ mod integration_tests;
 mod job;
 pub mod limits;
 mod loadbalancer;
+mod localpath;
 mod meta;
 mod namespaces;
 mod nodes;
 mod ownership;
 pub mod parsers;
 mod patch;
+mod persistentvolume;
 mod podgc;
 mod pods;
 mod ports;
@@ -118,6 +120,8 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     namespaces::start(context, tasks);
     garbage::start(context, tasks);
     podgc::start(context, tasks);
+    persistentvolume::start(context, tasks);
+    localpath::start(context, tasks);
     protection::start(context, tasks);
     loadbalancer::start(context, tasks);
 }

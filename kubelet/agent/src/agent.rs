@@ -49,6 +49,8 @@ pub(crate) struct Agent {
     pub starts: Semaphore,
     /// Limits how many exec probes run at the same time.
     pub exec_probes: Semaphore,
+    /// Limits how many directories of volumes are removed at the same time.
+    pub removals: Semaphore,
     /// Pulls in progress, by image: later requests for the same image wait for the first.
     pub pulls: Mutex<BTreeMap<String, Pull>>,
     /// Pods on this node, by uid.

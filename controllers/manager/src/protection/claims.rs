@@ -1,6 +1,6 @@
 //! Protection of PersistentVolumeClaims that pods use.
 
-use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
+use apiserver_client::{Cache, Change, Index, ObjectKey};
 use apiserver_meta::finalizers::CLAIM;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
@@ -11,6 +11,7 @@ use super::{Step, set, step};
 use crate::context::{Context, Tasks};
 use crate::limits::LIST_PAGE;
 use crate::meta::{is_controlled_by, name, namespace};
+use crate::persistentvolume::ByClaim;
 use crate::pods::node_name;
 
 pub(super) fn start(context: &Context, tasks: &mut Tasks) {
@@ -30,18 +31,6 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
         claims.synced().await;
         pods.synced().await;
     });
-}
-
-/// Index by the PersistentVolumeClaims behind the volumes.
-struct ByClaim;
-
-impl IndexBy<Pod> for ByClaim {
-    type Value = ObjectKey;
-
-    fn values(pod: &Pod) -> Vec<ObjectKey> {
-        let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
-        claims.map(|claim| ObjectKey::new(namespace(&pod.metadata), &claim)).collect()
-    }
 }
 
 struct Claims {
