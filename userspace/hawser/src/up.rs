@@ -31,6 +31,7 @@ use crate::control_plane::{self, ControlPlane};
 use crate::data_dir::DataDir;
 use crate::etcd::LocalEtcd;
 use crate::limits;
+use crate::local_path;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::wildcard;
@@ -215,6 +216,8 @@ pub async fn cluster(
     // The name is the same after a crash, so that a node that led leads again at once.
     let candidate = (store.store == StoreKind::Etcd).then_some(node.name.as_str());
     run_control_plane(&api, settings, candidate, &ambient, stop, tasks)?;
+    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
+    tokio::spawn(local_path::ensure(admin, stop.clone()));
     let dns = run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));

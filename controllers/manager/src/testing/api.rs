@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 23] = [
+const KINDS: [(&str, &str, &str, bool); 24] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -44,6 +44,7 @@ const KINDS: [(&str, &str, &str, bool); 23] = [
     ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+    ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
@@ -54,6 +55,10 @@ struct State {
     objects: BTreeMap<(String, String, String), Value>,
     /// All changes so far: version, plural, type, object.
     log: Vec<(u64, String, &'static str, Value)>,
+    /// Deletions that went through to nodes: the version at that time, and the path at the node.
+    at_nodes: Vec<(u64, String)>,
+    /// True while nodes answer nothing.
+    nodes_are_away: bool,
 }
 
 /// The server. Clones share its state.
@@ -131,6 +136,16 @@ impl FakeApi {
         state.objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
     }
 
+    /// Returns the deletions that went through to nodes, each with the version of the newest change before it.
+    pub fn deleted_at_nodes(&self) -> Vec<(u64, String)> {
+        self.state.lock().unwrap().at_nodes.clone()
+    }
+
+    /// Has nodes answer nothing from now on, or answer again.
+    pub fn set_nodes_away(&self, away: bool) {
+        self.state.lock().unwrap().nodes_are_away = away;
+    }
+
     async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -158,6 +173,7 @@ impl FakeApi {
             Method::POST => state.create(&target, body),
             Method::PATCH => state.update(&target, |object| merge(object, &body)),
             Method::PUT => state.update(&target, |object| *object = body.clone()),
+            Method::DELETE if target.subresource == "proxy" => state.delete_at_node(&path),
             Method::DELETE if target.name.is_empty() => Ok(state.delete_all(&target, &body)),
             Method::DELETE => state.delete(&target, &body),
             _ => Err(Refused(405, "MethodNotAllowed")),
@@ -415,11 +431,22 @@ impl State {
         Ok(self.put(Self::key(target), new, change))
     }
 
+    fn delete_at_node(&mut self, path: &str) -> Result<Value, Refused> {
+        if self.nodes_are_away {
+            return Err(Refused(503, "ServiceUnavailable"));
+        }
+        let at_node = path.split_once("/proxy/").map_or("", |(_, path)| path);
+        self.at_nodes.push((self.version, at_node.to_owned()));
+        Ok(json!("removed"))
+    }
+
     fn delete(&mut self, target: &Target, options: &Value) -> Result<Value, Refused> {
         let mut object = self.get(target)?;
-        let wanted = &options["preconditions"]["uid"];
-        if !wanted.is_null() && *wanted != object["metadata"]["uid"] {
-            return Err(Refused(409, "Conflict"));
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != object["metadata"][field] {
+                return Err(Refused(409, "Conflict"));
+            }
         }
         let finalizer = match options["propagationPolicy"].as_str() {
             Some("Foreground") => Some("foregroundDeletion"),
