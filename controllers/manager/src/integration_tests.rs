@@ -4,6 +4,7 @@
 mod daemons;
 mod replication;
 mod stateful;
+mod storage;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
