@@ -121,6 +121,12 @@ impl Agent {
         ))
     }
 
+    /// Returns `true` if a pod on this node has the volume behind one of its claims, also if its object is gone.
+    pub(crate) fn has_claimed(&self, volume: &str) -> bool {
+        let tracked_pods: Vec<_> = self.tracked_pods().values().cloned().collect();
+        tracked_pods.iter().any(|tracked| tracked.state().claimed.contains(volume))
+    }
+
     /// Returns the labels of the Node, including those set by others; `None` before the Node is known.
     pub(crate) fn node_labels(&self) -> Option<BTreeMap<String, String>> {
         let node = self.nodes.get(&ObjectKey::new("", &self.config.node_name))?;

@@ -120,5 +120,20 @@ async fn directories_of_volumes_are_removed_by_name_for_the_api_server_alone() {
     assert_eq!(machine.removed_volumes(), [""; 0]);
     assert_eq!(answer("DELETE", "/localVolumes/pvc-1", true).await, 200);
     assert_eq!(machine.removed_volumes(), ["pvc-1"]);
+
+    // Not even the API server takes the files of a pod that runs.
+    let named = |name: &str| json!({"name": name, "namespace": "default", "uid": "u"});
+    let claim = json!({"metadata": named("c"), "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}});
+    api.create("api/v1/persistentvolumeclaims", claim);
+    let spec = json!({"claimRef": named("c"), "local": {"path": "/volumes/pvc-2"}});
+    api.create("api/v1/persistentvolumes", json!({"metadata": {"name": "pvc-2"}, "spec": spec}));
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "c"}});
+    api.create_pod("p", json!({"containers": [{"name": "c", "image": "web"}], "volumes": [volume]}));
+    api.until_ready("p").await;
+    assert_eq!(answer("DELETE", "/localVolumes/pvc-2", true).await, 409);
+    api.delete_pod("p", 0);
+    api.until_gone("p").await;
+    while answer("DELETE", "/localVolumes/pvc-2", true).await == 409 {}
+    assert_eq!(machine.removed_volumes(), ["pvc-1", "pvc-2"]);
     kubelet.stop().await;
 }

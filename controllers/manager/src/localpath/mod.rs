@@ -16,17 +16,17 @@ mod tests;
 
 use std::sync::Arc;
 
-use apiserver_client::{Cache, ObjectKey, Recorder, events};
+use apiserver_client::{Cache, Change, ObjectKey, Recorder, events};
 use apiserver_meta::volumes::{self, LOCAL_PATH, LOCAL_PATH_NODE};
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
 use self::plan::{Provision, Removal};
 use crate::context::{Context, Tasks};
-use crate::meta::{annotation, name, namespace, uid};
+use crate::meta::{annotation, is_deleted, name, namespace, uid};
 use crate::{limits, patch};
 
 /// Starts the provisioner.
@@ -37,6 +37,14 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let (claim_queue, volume_queue) = (WorkQueue::new("local-path-claims"), WorkQueue::new("local-path-volumes"));
     context.feed(tasks, &claims, &claim_queue);
     context.feed(tasks, &volumes, &volume_queue);
+    let again = claim_queue.clone();
+    volumes.on_change(move |change| {
+        // A claim that has lost its volume before it was bound gets another.
+        let reference = volumes::claim_ref(change.object()).filter(|_| matches!(change, Change::Deleted(_)));
+        if let Some(ObjectReference { namespace: Some(namespace), name: Some(name), .. }) = reference {
+            again.add(ObjectKey::new(namespace, name));
+        }
+    });
     let recorder = context.recorder.named(LOCAL_PATH);
     let provisioner = Provisioner {
         client: context.client.clone(),
@@ -223,7 +231,8 @@ impl Remover {
         }
     }
 
-    /// Returns `true` if the claim that the volume refers to does not exist, or is bound to another volume.
+    /// Returns `true` if the claim that the volume refers to does not exist, or is bound to another volume. A claim that
+    /// is not bound is not in the way of a volume that is being deleted and never was: the binder takes none such.
     async fn is_abandoned(&self, volume: &PersistentVolume) -> Result<bool> {
         let Some(reference) = volumes::claim_ref(volume) else { return Ok(true) };
         let place = reference.namespace.as_deref().unwrap_or_default();
@@ -234,7 +243,8 @@ impl Remover {
             let bound = volumes::volume_name(&found);
             let is_elsewhere = !bound.is_empty() && bound != name(&volume.metadata);
             let meant = reference.uid.as_deref().unwrap_or_default();
-            is_elsewhere || !meant.is_empty() && meant != uid(&found.metadata)
+            let is_other = !meant.is_empty() && meant != uid(&found.metadata);
+            is_elsewhere || is_other || bound.is_empty() && is_deleted(&volume.metadata)
         }))
     }
 

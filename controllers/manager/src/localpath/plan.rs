@@ -148,13 +148,11 @@ pub(super) fn removal(volume: &PersistentVolume) -> Removal {
     }
     let is_held = meta.finalizers.iter().flatten().any(|name| name == PROVISIONER_FINALIZER);
     let is_wanted = volumes::reclaim_policy(volume) == "Delete";
-    let is_free =
-        volumes::claim_ref(volume).is_none() || matches!(volumes::volume_phase(volume), "Released" | "Failed");
     match (is_wanted, is_held, is_deleted(meta)) {
         (false, true, _) => Removal::Finalizer(false),
         // Nothing can be added to an object that is being deleted.
         (true, false, false) => Removal::Finalizer(true),
-        (true, true, true) if is_free => Removal::Directory,
+        (true, true, true) if volumes::volume_phase(volume) != "Bound" => Removal::Directory,
         (true, true, false) if volumes::volume_phase(volume) == "Released" => Removal::Delete,
         _ => Removal::Nothing,
     }

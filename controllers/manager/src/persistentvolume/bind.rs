@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::meta::{annotation, name};
 
+/// Number of writes that a binding takes at most.
+pub(super) const WRITES: usize = 4;
+
 /// A write of a binding, with the object as it is to be.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Write {

@@ -303,7 +303,8 @@ impl Truth {
         assert_eq!(volumes::reclaim_policy(volume), "Delete", "{volume:#?}");
         assert!(is_deleted(&volume.metadata), "{volume:#?}");
         let claim = self.claims.get(claimant(volume));
-        assert!(claim.is_none_or(|claim| is_bound(claim) && volumes::volume_name(claim) != name), "{claim:#?}");
+        assert!(claim.is_none_or(|claim| volumes::volume_name(claim) != name), "{claim:#?}");
+        assert_ne!(volumes::volume_phase(volume), "Bound", "{volume:#?}");
     }
 
     /// Checks that nothing waits for what could be done.

@@ -15,6 +15,10 @@ pub(super) async fn serve(agent: &Agent, method: &Method, name: &str) -> Respons
     if !is_name(name) {
         return text(StatusCode::BAD_REQUEST, "no volume has this name");
     }
+    // Whoever asks: files are not taken from a pod that runs.
+    if agent.has_claimed(name) {
+        return text(StatusCode::CONFLICT, "a pod on this node has the volume");
+    }
     let Ok(_permit) = agent.removals.try_acquire() else {
         return text(StatusCode::TOO_MANY_REQUESTS, "directories of other volumes are removed, try again later");
     };

@@ -129,6 +129,8 @@ impl Worker {
             let volume = read.ok_or_else(|| ClaimError::Timeout { claim: claim() })??;
             found.insert(name.clone(), Arc::new(volume));
         }
+        let names = found.values().filter_map(|volume| volume.metadata.name.clone());
+        self.tracked.state().claimed = names.collect();
         Ok(found)
     }
 
