@@ -81,9 +81,7 @@ mod tests {
 
     #[test]
     fn newest_marked_class_is_the_default() {
-        let class = |name: &str, created: &str, key: &str, value: &str| {
-            json!({"metadata": {"name": name, "creationTimestamp": created, "annotations": {key: value}}})
-        };
+        let class = |name: &str, created: &str, key: &str, value: &str| json!({"metadata": {"name": name, "creationTimestamp": created, "annotations": {key: value}}});
         let classes = [
             class("old", "2026-01-01T00:00:00Z", IS_DEFAULT[0], "true"),
             class("b", "2026-01-02T00:00:00Z", IS_DEFAULT[1], "true"),

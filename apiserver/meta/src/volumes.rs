@@ -253,7 +253,9 @@ pub fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
 /// there before; `None` if nothing is to be changed.
 pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
     let was_meant = is_bound_to(volume, claim);
-    if was_meant && claim_ref(volume).and_then(|reference| reference.uid.as_ref()) == claim.metadata.uid.as_ref() {
+    if was_meant
+        && claim_ref(volume).and_then(|reference| reference.uid.as_ref()) == claim.metadata.uid.as_ref()
+    {
         return None;
     }
     let mut new = volume.clone();
@@ -323,14 +325,20 @@ mod tests {
     #[test]
     fn best_volume_is_the_smallest_with_the_fewest_access_modes() {
         let sized = |name: &str, size: &str| volume(name, json!({"capacity": {"storage": size}}));
-        let many = volume("many", json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-            "capacity": {"storage": "5Gi"}}));
+        let many = volume(
+            "many",
+            json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "capacity": {"storage": "5Gi"}}),
+        );
         let all = || vec![sized("large", "20Gi"), sized("small", "1Gi"), sized("fit", "6Gi"), many.clone()];
         assert_eq!(chosen(&claim(json!({})), all()).as_deref(), Some("fit"));
         let shared = claim(json!({"accessModes": ["ReadWriteMany"]}));
         assert_eq!(chosen(&shared, all()).as_deref(), Some("many"));
         assert_eq!(chosen(&claim(json!({"resources": {"requests": {"storage": "21Gi"}}})), all()), None);
-        assert_eq!(chosen(&claim(json!({"resources": {"requests": {"storage": "5120Mi"}}})), vec![many]), Some("many".to_owned()));
+        assert_eq!(
+            chosen(&claim(json!({"resources": {"requests": {"storage": "5120Mi"}}})), vec![many]),
+            Some("many".to_owned())
+        );
     }
 
     #[test]
@@ -348,8 +356,11 @@ mod tests {
         assert!(!free(json!({}), json!({"claimRef": {"namespace": "ns", "name": "other"}})));
         assert!(free(json!({"selector": {}}), json!({})));
         assert!(free(json!({"selector": {"matchLabels": {"disk": "v"}}}), json!({})));
-        assert!(!free(json!({"selector": {"matchExpressions": [{"key": "disk", "operator": "NotIn",
-            "values": ["v"]}]}}), json!({})));
+        assert!(!free(
+            json!({"selector": {"matchExpressions": [{"key": "disk", "operator": "NotIn",
+            "values": ["v"]}]}}),
+            json!({})
+        ));
         let mut released = volume("v", json!({}));
         released.status.as_mut().unwrap().phase = Some("Released".to_owned());
         assert_eq!(chosen(&claim(json!({})), vec![released]), None);

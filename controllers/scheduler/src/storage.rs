@@ -180,7 +180,8 @@ mod tests {
     const ELSEWHERE: &str = "node(s) didn't match PersistentVolume's node affinity";
 
     fn class(name: &str, mode: &str, provisioner: &str) -> Arc<StorageClass> {
-        let object = json!({"metadata": {"name": name}, "volumeBindingMode": mode, "provisioner": provisioner});
+        let object =
+            json!({"metadata": {"name": name}, "volumeBindingMode": mode, "provisioner": provisioner});
         from_value(object).unwrap()
     }
 
@@ -284,9 +285,11 @@ mod tests {
     #[test]
     fn claims_that_wait_take_free_volumes_of_the_node_once_each_or_get_new_ones() {
         let mut selected_here = claim("here", "late");
-        selected_here.metadata.annotations = Some([(volumes::SELECTED_NODE.to_owned(), "n1".to_owned())].into());
+        selected_here.metadata.annotations =
+            Some([(volumes::SELECTED_NODE.to_owned(), "n1".to_owned())].into());
         let mut selected_there = claim("there", "late");
-        selected_there.metadata.annotations = Some([(volumes::SELECTED_NODE.to_owned(), "n2".to_owned())].into());
+        selected_there.metadata.annotations =
+            Some([(volumes::SELECTED_NODE.to_owned(), "n2".to_owned())].into());
         let claims = vec![
             claim("a", "none"),
             claim("b", "none"),

@@ -201,7 +201,10 @@ mod tests {
             "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]}));
         assert_eq!(volume_of(&plain, &claim(json!({})), false).unwrap(), "v");
         for (more, text) in [
-            (json!({"status": {}}), "PVC shop/c has non-bound phase (\"\") or empty pvc.Spec.VolumeName (\"v\")"),
+            (
+                json!({"status": {}}),
+                "PVC shop/c has non-bound phase (\"\") or empty pvc.Spec.VolumeName (\"v\")",
+            ),
             (
                 json!({"spec": {}}),
                 "PVC shop/c has non-bound phase (\"Bound\") or empty pvc.Spec.VolumeName (\"\")",
@@ -211,18 +214,19 @@ mod tests {
             assert_eq!(error, format!("error processing PVC shop/c: {text}"));
         }
         let mut going = claim(json!({}));
-        going.metadata.deletion_timestamp =
-            from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        going.metadata.deletion_timestamp = from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert!(matches!(volume_of(&plain, &going, false), Err(ClaimError::Deleted { .. })));
         assert_eq!(volume_of(&plain, &going, true).unwrap(), "v");
 
-        let mut ephemeral = pod(json!({"containers": [{"name": "a"}], "volumes": [{"name": "d", "ephemeral": {}}]}));
+        let mut ephemeral =
+            pod(json!({"containers": [{"name": "a"}], "volumes": [{"name": "d", "ephemeral": {}}]}));
         ephemeral.metadata.name = Some("web".to_owned());
         ephemeral.metadata.uid = Some("pod-uid".to_owned());
         let mut made = claim(json!({}));
         made.metadata.name = Some("web-d".to_owned());
         assert!(matches!(volume_of(&ephemeral, &made, false), Err(ClaimError::Foreign { .. })));
-        let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod-uid", "controller": true}]);
+        let owner =
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod-uid", "controller": true}]);
         made.metadata.owner_references = from_value(owner).unwrap();
         assert_eq!(volume_of(&ephemeral, &made, false).unwrap(), "v");
     }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver_meta::quantity::{self, Quantity};
 use apiserver_meta::volumes::claims_of;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource, Secret,
-    Volume,
+    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource,
+    Secret, Volume,
 };
 
 use crate::{
@@ -512,9 +512,7 @@ mod tests {
             assert_eq!(references(&pod).claims.len(), 1);
             contents(&pod, &sources, &EnvContext::default()).map(|mut all| all.remove("v").unwrap())
         };
-        let claim = |name: &str, read_only: bool| {
-            json!({"persistentVolumeClaim": {"claimName": name, "readOnly": read_only}})
-        };
+        let claim = |name: &str, read_only: bool| json!({"persistentVolumeClaim": {"claimName": name, "readOnly": read_only}});
         let local = of(claim("c", true), json!({"local": {"path": "/a"}})).unwrap();
         assert_eq!(local, Content::Local { path: "/a".into(), read_only: true });
         assert!(local.is_read_only());

@@ -123,7 +123,8 @@ async fn directories_of_volumes_are_removed_by_name_for_the_api_server_alone() {
 
     // Not even the API server takes the files of a pod that runs.
     let named = |name: &str| json!({"name": name, "namespace": "default", "uid": "u"});
-    let claim = json!({"metadata": named("c"), "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}});
+    let claim =
+        json!({"metadata": named("c"), "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}});
     api.create("api/v1/persistentvolumeclaims", claim);
     let spec = json!({"claimRef": named("c"), "local": {"path": "/volumes/pvc-2"}});
     api.create("api/v1/persistentvolumes", json!({"metadata": {"name": "pvc-2"}, "spec": spec}));

@@ -441,7 +441,8 @@ async fn a_claim_without_a_class_gets_the_default_one() {
     let classes = "/apis/storage.k8s.io/v1/storageclasses";
     for (name, default) in [("plain", "false"), ("usual", "true")] {
         let annotations = json!({"storageclass.kubernetes.io/is-default-class": default});
-        let class = json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "example.com/p"});
+        let class =
+            json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "example.com/p"});
         api.post(classes, class).await.expect(201);
     }
     for (name, asked, given) in

@@ -34,7 +34,8 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let claims = context.informers.cache::<PersistentVolumeClaim>();
     let volumes = context.informers.cache::<PersistentVolume>();
     let (classes, nodes) = (context.informers.cache::<StorageClass>(), context.informers.cache::<Node>());
-    let (claim_queue, volume_queue) = (WorkQueue::new("local-path-claims"), WorkQueue::new("local-path-volumes"));
+    let (claim_queue, volume_queue) =
+        (WorkQueue::new("local-path-claims"), WorkQueue::new("local-path-volumes"));
     context.feed(tasks, &claims, &claim_queue);
     context.feed(tasks, &volumes, &volume_queue);
     let again = claim_queue.clone();
@@ -55,7 +56,12 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         nodes: nodes.clone(),
         written: Ledger::default(),
     };
-    let remover = Remover { client: context.client.clone(), recorder, volumes: volumes.clone(), written: Ledger::default() };
+    let remover = Remover {
+        client: context.client.clone(),
+        recorder,
+        volumes: volumes.clone(),
+        written: Ledger::default(),
+    };
     let ready = {
         let volumes = volumes.clone();
         async move {
@@ -172,7 +178,8 @@ impl Reconcile for Remover {
         // What follows cannot be taken back, so that the server is asked for the volume as it is.
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let found = api.get_opt(&key.name).await.attempt(|| format!("get the volume {key}"))?;
-        let Some(volume) = found.map(Arc::new).filter(|volume| volume.metadata.uid == cached.metadata.uid) else {
+        let Some(volume) = found.map(Arc::new).filter(|volume| volume.metadata.uid == cached.metadata.uid)
+        else {
             return Ok(Outcome::Done);
         };
         self.take_step(key, &api, &volume).await?;
@@ -206,7 +213,11 @@ impl Remover {
                     return Ok(());
                 }
                 if let Err(error) = self.remove_directory(volume).await {
-                    self.recorder.warning(events::reference(volume), "VolumeFailedDelete", error.api_message());
+                    self.recorder.warning(
+                        events::reference(volume),
+                        "VolumeFailedDelete",
+                        error.api_message(),
+                    );
                     return Err(error);
                 }
                 self.set_finalizer(key, api, volume, false).await
@@ -238,7 +249,8 @@ impl Remover {
         let place = reference.namespace.as_deref().unwrap_or_default();
         let claim = reference.name.as_deref().unwrap_or_default();
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), place);
-        let found = api.get_opt(claim).await.attempt(|| format!("get the claim {place}/{claim} of a volume"))?;
+        let found =
+            api.get_opt(claim).await.attempt(|| format!("get the claim {place}/{claim} of a volume"))?;
         Ok(found.is_none_or(|found| {
             let bound = volumes::volume_name(&found);
             let is_elsewhere = !bound.is_empty() && bound != name(&volume.metadata);
@@ -251,12 +263,14 @@ impl Remover {
     /// Has the node remove the directory. That it is not there is a success.
     async fn remove_directory(&self, volume: &PersistentVolume) -> Result<()> {
         let shown = name(&volume.metadata);
-        let unusable = |problem: String| Error::Unusable { object: format!("PersistentVolume {shown}"), problem };
+        let unusable =
+            |problem: String| Error::Unusable { object: format!("PersistentVolume {shown}"), problem };
         let Some(path) = plan::door(volume) else {
             return Err(unusable(format!("the annotation {LOCAL_PATH_NODE} names no node")));
         };
         let node = annotation(&volume.metadata, LOCAL_PATH_NODE).unwrap_or_default();
-        let request = http::Request::delete(path).body(Vec::new()).map_err(|error| unusable(error.to_string()))?;
+        let request =
+            http::Request::delete(path).body(Vec::new()).map_err(|error| unusable(error.to_string()))?;
         let asked = tokio::time::timeout(limits::LOCAL_PATH_REMOVAL, self.client.request_text(request)).await;
         let Ok(answer) = asked else {
             return Err(unusable(format!("node {node} has not removed its directory in time")));

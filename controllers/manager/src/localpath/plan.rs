@@ -52,9 +52,12 @@ pub(super) fn provision(
         };
     };
     let Some(node) = node else { return Provision::Reschedule(format!("node {selected:?} not found")) };
-    let directory = annotation(&node.metadata, LOCAL_PATH_DIRECTORY).filter(|path| Path::new(path).is_absolute());
+    let directory =
+        annotation(&node.metadata, LOCAL_PATH_DIRECTORY).filter(|path| Path::new(path).is_absolute());
     let Some(directory) = directory else {
-        let why = format!("node {selected:?} has no annotation {LOCAL_PATH_DIRECTORY}: its kubelet makes no volumes");
+        let why = format!(
+            "node {selected:?} has no annotation {LOCAL_PATH_DIRECTORY}: its kubelet makes no volumes"
+        );
         return Provision::Reschedule(why);
     };
     match volume(claim, class, node, directory) {

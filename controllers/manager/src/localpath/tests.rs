@@ -50,7 +50,10 @@ fn volume_is_a_directory_of_the_selected_node() {
     assert_eq!(spec["local"]["path"], "/var/lib/hawser/volumes/pvc-u");
     assert_eq!(spec["capacity"]["storage"], "1Gi");
     assert_eq!((&spec["claimRef"]["name"], &spec["claimRef"]["uid"]), (&json!("c"), &json!("u")));
-    assert_eq!((&spec["persistentVolumeReclaimPolicy"], &spec["storageClassName"]), (&json!("Delete"), &json!("s")));
+    assert_eq!(
+        (&spec["persistentVolumeReclaimPolicy"], &spec["storageClassName"]),
+        (&json!("Delete"), &json!("s"))
+    );
     let labels = [("kubernetes.io/hostname".to_owned(), "host-1".to_owned())].into();
     assert!(apiserver_meta::volumes::fits_node(&volume, "n1", &labels));
     assert!(!apiserver_meta::volumes::fits_node(&volume, "n1", &std::collections::BTreeMap::new()));
@@ -148,7 +151,12 @@ fn only_released_volumes_with_the_policy_delete_are_removed() {
         assert_eq!(plan::removal(&volume), step, "{policy} {phase} {is_held} {is_deleted}");
     }
     let mut foreign = volume("Delete", "Released", true, true);
-    foreign.metadata.annotations.as_mut().unwrap().insert(PROVISIONED_BY.to_owned(), "example.com/p".to_owned());
+    foreign
+        .metadata
+        .annotations
+        .as_mut()
+        .unwrap()
+        .insert(PROVISIONED_BY.to_owned(), "example.com/p".to_owned());
     assert_eq!(plan::removal(&foreign), Removal::Nothing);
     let mut unclaimed = volume("Delete", "Available", true, true);
     unclaimed.spec.as_mut().unwrap().claim_ref = None;

@@ -1,7 +1,9 @@
 //! The writes that bind a claim to a volume, one after the other: the volume and its phase, then the claim and its
 //! status. Each follows from the two objects alone, so that whoever finds a binding half done finishes it.
 
-use apiserver_meta::volumes::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, BETA_STORAGE_PROVISIONER, STORAGE_PROVISIONER};
+use apiserver_meta::volumes::{
+    self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER,
+};
 use controllers_runtime::{Error, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 

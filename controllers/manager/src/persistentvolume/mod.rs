@@ -78,7 +78,10 @@ impl IndexBy<PersistentVolume> for ByReference {
     type Value = ObjectKey;
 
     fn values(volume: &PersistentVolume) -> Vec<ObjectKey> {
-        plan::claim_of(volume).map(|(namespace, name)| ObjectKey::new(&namespace, &name)).into_iter().collect()
+        plan::claim_of(volume)
+            .map(|(namespace, name)| ObjectKey::new(&namespace, &name))
+            .into_iter()
+            .collect()
     }
 }
 
@@ -171,8 +174,7 @@ fn follow_volumes(
     claims: &Cache<PersistentVolumeClaim>,
     queue: &WorkQueue<ObjectKey>,
 ) {
-    let (by_volume, open, queue) =
-        (claims.index::<ByVolume>(), claims.index::<ByOpenClass>(), queue.clone());
+    let (by_volume, open, queue) = (claims.index::<ByVolume>(), claims.index::<ByOpenClass>(), queue.clone());
     volumes.on_change(move |change: &Change<PersistentVolume>| {
         let volume = change.object();
         let named = by_volume.get(&change.key().name);

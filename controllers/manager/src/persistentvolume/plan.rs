@@ -81,10 +81,9 @@ fn bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimStep {
         return lost("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
     };
     match volumes::claim_ref(volume) {
-        Some(reference) if reference.uid.as_deref().unwrap_or_default() != uid(&claim.metadata) => lost(
-            "ClaimMisbound",
-            "Two claims are bound to the same volume, this one is bound incorrectly",
-        ),
+        Some(reference) if reference.uid.as_deref().unwrap_or_default() != uid(&claim.metadata) => {
+            lost("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
+        }
         _ => ClaimStep::Bind(Arc::clone(volume)),
     }
 }
@@ -141,10 +140,7 @@ fn open(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimStep {
 
 fn waiting(pods: &[String]) -> Note {
     match pods {
-        [] => Note::normal(
-            "WaitForFirstConsumer",
-            "waiting for first consumer to be created before binding",
-        ),
+        [] => Note::normal("WaitForFirstConsumer", "waiting for first consumer to be created before binding"),
         [pod] => Note::normal("WaitForPodScheduled", format!("waiting for pod {pod} to be scheduled")),
         pods => {
             let message = format!("waiting for pods {} to be scheduled", pods.join(","));
@@ -207,7 +203,10 @@ pub(super) fn volume(volume: &PersistentVolume, claim: Option<&PersistentVolumeC
 pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> (Note, Note) {
     let (of_volume, of_claim) = (name(&volume.metadata), name(&claim.metadata));
     let about = |first: &str, second: &str| {
-        Note::warning("VolumeMismatch", format!("Cannot bind {first} to requested {second} due to incompatible volumeMode."))
+        Note::warning(
+            "VolumeMismatch",
+            format!("Cannot bind {first} to requested {second} due to incompatible volumeMode."),
+        )
     };
     (
         about("PersistentVolume", &format!("PersistentVolumeClaim {of_claim:?}")),
@@ -223,9 +222,7 @@ pub(super) fn reclaim(volume: &PersistentVolume) -> Option<Note> {
     }
     match volumes::reclaim_policy(volume) {
         "Retain" => None,
-        "Recycle" => {
-            Some(Note::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
-        }
+        "Recycle" => Some(Note::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!")),
         "Delete" => {
             let message = match annotation(meta, PROVISIONED_BY).filter(|made_by| !made_by.is_empty()) {
                 Some(made_by) if made_by.starts_with("kubernetes.io/") => {

@@ -158,7 +158,8 @@ impl World {
                     let patch = json!({"metadata": {"resourceVersion": volume.metadata.resource_version},
                         "spec": {"persistentVolumeReclaimPolicy": policy}});
                     let patch = Patch::Merge(patch);
-                    let _ = self.volume_api().patch(&volume.name_any(), &PatchParams::default(), &patch).await;
+                    let _ =
+                        self.volume_api().patch(&volume.name_any(), &PatchParams::default(), &patch).await;
                 }
             }
             7 => {
@@ -355,5 +356,8 @@ async fn no_claim_and_no_volume_is_ever_bound_twice_through_crashes_between_any_
         bound += truth.bound;
         removed += world.api.deleted_at_nodes().len();
     }
-    assert!(bound > 30 && removed > 5, "little happened: {bound} claims were bound, {removed} directories removed");
+    assert!(
+        bound > 30 && removed > 5,
+        "little happened: {bound} claims were bound, {removed} directories removed"
+    );
 }

@@ -46,7 +46,8 @@ fn to(uid: &str) -> Value {
 }
 
 fn class(provisioner: &str, mode: &str) -> StorageClass {
-    from_value(json!({"metadata": {"name": "s"}, "provisioner": provisioner, "volumeBindingMode": mode})).unwrap()
+    from_value(json!({"metadata": {"name": "s"}, "provisioner": provisioner, "volumeBindingMode": mode}))
+        .unwrap()
 }
 
 fn pending(note: Option<Note>) -> ClaimStep {
@@ -66,10 +67,12 @@ fn open_claim_takes_a_reserved_volume_before_a_free_one() {
 
 #[test]
 fn open_claim_without_a_volume_waits_asks_or_gets_a_class() {
-    let (external, wait) = (class("example.com/p", "Immediate"), class("example.com/p", "WaitForFirstConsumer"));
+    let (external, wait) =
+        (class("example.com/p", "Immediate"), class("example.com/p", "WaitForFirstConsumer"));
     let in_tree = class("kubernetes.io/no-provisioner", "Immediate");
     let classless = json!({"storageClassName": null});
-    let first = Note::normal("WaitForFirstConsumer", "waiting for first consumer to be created before binding");
+    let first =
+        Note::normal("WaitForFirstConsumer", "waiting for first consumer to be created before binding");
     let no_class = "no persistent volumes available for this claim and no storage class is set";
     let failed = |text: &str| ClaimStep::Report(Note::warning("ProvisioningFailed", text));
     let asked = || ClaimStep::Provision("example.com/p".to_owned());
@@ -78,7 +81,13 @@ fn open_claim_without_a_volume_waits_asks_or_gets_a_class() {
         (json!({}), &[], Some(&wait), None, pending(Some(first))),
         (json!({}), &[SELECTED_NODE], Some(&wait), None, asked()),
         (json!({}), &[], None, None, failed("storageclass.storage.k8s.io \"s\" not found")),
-        (json!({}), &[], Some(&in_tree), None, failed("no volume plugin matched name: kubernetes.io/no-provisioner")),
+        (
+            json!({}),
+            &[],
+            Some(&in_tree),
+            None,
+            failed("no volume plugin matched name: kubernetes.io/no-provisioner"),
+        ),
         (classless.clone(), &[], None, None, pending(Some(Note::normal("FailedBinding", no_class)))),
         (classless, &[], None, Some("d"), ClaimStep::AssignClass("d".to_owned())),
         (
@@ -93,11 +102,13 @@ fn open_claim_without_a_volume_waits_asks_or_gets_a_class() {
         assert_eq!(plan::claim(&claim(spec.clone(), marks), &view), step, "{spec} {marks:?}");
     }
     // Free volumes are for the scheduler to choose.
-    let view = View { class: Some(&wait), free: vec![Arc::new(volume("v", json!({}), &[]))], ..View::default() };
+    let view =
+        View { class: Some(&wait), free: vec![Arc::new(volume("v", json!({}), &[]))], ..View::default() };
     assert!(matches!(plan::claim(&claim(json!({}), &[]), &view), ClaimStep::Phase("Pending", Some(_))));
-    for (pods, message) in
-        [(&["a"][..], "waiting for pod a to be scheduled"), (&["a", "b"], "waiting for pods a,b to be scheduled")]
-    {
+    for (pods, message) in [
+        (&["a"][..], "waiting for pod a to be scheduled"),
+        (&["a", "b"], "waiting for pods a,b to be scheduled"),
+    ] {
         let waiting_pods = pods.iter().map(ToString::to_string).collect();
         let view = View { class: Some(&wait), waiting_pods, ..View::default() };
         let note = Note::normal("WaitForPodScheduled", message);
@@ -109,7 +120,10 @@ fn open_claim_without_a_volume_waits_asks_or_gets_a_class() {
 fn claim_that_names_a_volume_gets_that_one_or_waits() {
     let named = |marks: &[&str]| claim(json!({"volumeName": "v"}), marks);
     let mismatch = |why: &str| {
-        pending(Some(Note::warning("VolumeMismatch", format!("Cannot bind to requested volume \"v\": {why}"))))
+        pending(Some(Note::warning(
+            "VolumeMismatch",
+            format!("Cannot bind to requested volume \"v\": {why}"),
+        )))
     };
     let taken = Note::warning("FailedBinding", "volume \"v\" already bound to a different claim.");
     assert_eq!(plan::claim(&named(&[]), &View::default()), pending(None));
@@ -149,7 +163,10 @@ fn bound_claim_stays_or_is_lost() {
     let gone = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
     assert_eq!(plan::claim(&bound, &view(None)), lost("ClaimLost", gone));
     let misbound = "Two claims are bound to the same volume, this one is bound incorrectly";
-    assert_eq!(plan::claim(&bound, &view(Some(volume("v", to("other"), &[])))), lost("ClaimMisbound", misbound));
+    assert_eq!(
+        plan::claim(&bound, &view(Some(volume("v", to("other"), &[])))),
+        lost("ClaimMisbound", misbound)
+    );
     for spec in [json!({}), to("u")] {
         let found = volume("v", spec, &[]);
         assert_eq!(plan::claim(&bound, &view(Some(found.clone()))), ClaimStep::Bind(Arc::new(found)));

@@ -29,7 +29,8 @@ impl Reconcile for Volumes {
             return Ok(Outcome::Done);
         };
         let claim = plan::claim_of(&volume).map(|(namespace, name)| ObjectKey::new(&namespace, &name));
-        let is_stale = !shared.shows_volume(key) || claim.as_ref().is_some_and(|claim| !shared.shows_claim(claim));
+        let is_stale =
+            !shared.shows_volume(key) || claim.as_ref().is_some_and(|claim| !shared.shows_claim(claim));
         if is_stale {
             return Ok(Outcome::After(limits::STALE));
         }
@@ -53,7 +54,9 @@ impl Volumes {
             }
             VolumeStep::Claim => {
                 let claim = plan::claim_of(volume);
-                claim.iter().for_each(|(namespace, name)| self.claim_queue.add(ObjectKey::new(namespace, name)));
+                claim
+                    .iter()
+                    .for_each(|(namespace, name)| self.claim_queue.add(ObjectKey::new(namespace, name)));
             }
             VolumeStep::Mismatch => {
                 if let Some(claim) = &claim {
@@ -70,7 +73,8 @@ impl Volumes {
     /// volume that is released too early may lose its data; one that is released already stays so.
     async fn claim(&self, volume: &PersistentVolume) -> Result<Option<PersistentVolumeClaim>> {
         let Some((namespace, claim)) = plan::claim_of(volume) else { return Ok(None) };
-        let wanted = volumes::claim_ref(volume).and_then(|reference| reference.uid.clone()).unwrap_or_default();
+        let wanted =
+            volumes::claim_ref(volume).and_then(|reference| reference.uid.clone()).unwrap_or_default();
         if wanted.is_empty() {
             return Ok(None);
         }

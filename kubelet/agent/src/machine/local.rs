@@ -6,11 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    MachineError, Result,
-    beneath::Dir,
-    make_dir, volume,
-};
+use super::{MachineError, Result, beneath::Dir, make_dir, volume};
 
 /// Creates the directory of the volumes unless it exists; returns its absolute path. Only root may enter it, since the
 /// volumes in it are open to whatever user their pods have.
@@ -22,7 +18,8 @@ pub(super) fn open_root(directory: &Path) -> Result<PathBuf> {
 /// Returns the path of a volume. One directly below `root` is made if it is missing; any other has to be there.
 pub(super) fn set_up(root: Option<&Path>, path: &Path, group: Option<u32>) -> Result<PathBuf> {
     let error = |source| MachineError::new("set up the volume", path, source);
-    let own = root.filter(|root| path.parent() == Some(root)).zip(path.file_name().and_then(|name| name.to_str()));
+    let own =
+        root.filter(|root| path.parent() == Some(root)).zip(path.file_name().and_then(|name| name.to_str()));
     let dir = match own {
         Some((root, name)) => Dir::open_trusted(root).and_then(|root| {
             volume::empty(&root, name, false, None, None)?;

@@ -7,8 +7,8 @@ use std::{
 
 use k8s_openapi::{
     api::core::v1::{
-        ConfigMap, Container, EnvVarSource, ObjectFieldSelector, PersistentVolume, Pod, ResourceFieldSelector,
-        Secret, Service,
+        ConfigMap, Container, EnvVarSource, ObjectFieldSelector, PersistentVolume, Pod,
+        ResourceFieldSelector, Secret, Service,
     },
     apimachinery::pkg::api::resource::Quantity,
 };

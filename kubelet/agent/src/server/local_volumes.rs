@@ -20,7 +20,10 @@ pub(super) async fn serve(agent: &Agent, method: &Method, name: &str) -> Respons
         return text(StatusCode::CONFLICT, "a pod on this node has the volume");
     }
     let Ok(_permit) = agent.removals.try_acquire() else {
-        return text(StatusCode::TOO_MANY_REQUESTS, "directories of other volumes are removed, try again later");
+        return text(
+            StatusCode::TOO_MANY_REQUESTS,
+            "directories of other volumes are removed, try again later",
+        );
     };
     match agent.machine.remove_local_volume(name).await {
         Ok(()) => {
@@ -30,14 +33,18 @@ pub(super) async fn serve(agent: &Agent, method: &Method, name: &str) -> Respons
         Err(error) => {
             warn!(volume = name, error = &error as &dyn std::error::Error, "cannot remove a directory");
             // The cause could reveal files of the node.
-            text(StatusCode::INTERNAL_SERVER_ERROR, "cannot remove the directory of the volume: see the node's log")
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "cannot remove the directory of the volume: see the node's log",
+            )
         }
     }
 }
 
 /// Returns `true` for names that PersistentVolumes can have; none of them is a path.
 fn is_name(name: &str) -> bool {
-    let of_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let of_name =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     !name.is_empty() && !name.starts_with(['.', '-']) && name.bytes().all(of_name)
 }
 
