@@ -2,6 +2,7 @@
 //! updated by watches, and events.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod accounts;
 pub mod cache;
 pub mod events;
 mod latest;
@@ -12,6 +13,7 @@ mod refusal;
 pub mod servers;
 pub mod transport;
 
+pub use accounts::Accounts;
 pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection, version_of};
 pub use events::Recorder;
 pub use latest::Latest;

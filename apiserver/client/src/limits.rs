@@ -26,3 +26,5 @@ pub const CONNECT: Duration = Duration::from_secs(3);
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub const PROBE: Duration = Duration::from_secs(3);
 pub const PROBE_FAILURES: u32 = 2;
+/// Life of the token of a ServiceAccount that a component acts as; it is replaced after four fifths of it.
+pub const ACCOUNT_TOKEN: Duration = Duration::from_secs(3600);

@@ -10,6 +10,7 @@ use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
@@ -78,6 +79,24 @@ pub fn client(config: Config) -> kube::Result<Client> {
     Ok(Client::new(service, config.default_namespace))
 }
 
+/// Returns the HTTP client of a configuration without its credentials.
+pub(crate) fn bare(
+    config: &Config,
+) -> kube::Result<
+    impl Service<Request<kube::client::Body>, Response = Response<Incoming>, Error = BoxError, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+    + use<>,
+> {
+    Ok(ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http(config)?))
+}
+
 /// Creates a client like [`connect`] that uses, in place of the kubeconfig's server, one of several that answers.
 pub async fn connect_to(
     servers: &Servers,
@@ -131,7 +150,7 @@ pub async fn authority(kubeconfig: &Path) -> Result<Option<String>, ConnectError
         .map(|certificates| certificates.iter().map(|der| pem::encode("CERTIFICATE", der)).collect()))
 }
 
-async fn read(kubeconfig: &Path) -> Result<Config, ConnectError> {
+pub(crate) async fn read(kubeconfig: &Path) -> Result<Config, ConnectError> {
     let unreadable = |cause| ConnectError::Read { path: kubeconfig.to_path_buf(), cause };
     let file = Kubeconfig::read_from(kubeconfig).map_err(unreadable)?;
     Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unreadable)

@@ -23,6 +23,15 @@ impl Identity {
         Self { user: user.to_owned(), uid: String::new(), groups, extra: Vec::new() }
     }
 
+    /// Returns the user of a ServiceAccount.
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        Self::authenticated(
+            &user,
+            &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")],
+        )
+    }
+
     /// Returns the user of unauthenticated requests.
     pub fn anonymous() -> Self {
         Self {

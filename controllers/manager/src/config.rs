@@ -1,14 +1,29 @@
 //! Configuration of the controllers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
+use kube::Client;
 
 use crate::address_range::AddressRange;
 use crate::authority::Signing;
 use crate::limits;
+use crate::metrics::Metrics;
+use crate::selected::Selected;
+
+/// Makes the client of a controller from the name of its ServiceAccount in `kube-system`.
+#[derive(Clone)]
+pub struct Clients(pub Arc<dyn Fn(&str) -> Client + Send + Sync>);
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clients")
+    }
+}
 
 /// Typed and complete configuration of all controllers.
 #[derive(Clone, Debug)]
@@ -35,14 +50,20 @@ pub struct Config {
     pub root_ca: String,
     /// Authority of the signers of Kubernetes; `None` if certificate requests are not signed.
     pub signing: Option<Signing>,
-    /// Number of workers of each controller, at least 1.
-    pub workers: usize,
+    /// Controllers that run.
+    pub controllers: Selected,
+    /// Clients of the controllers, which write as ServiceAccounts; `None` if all write as the manager's user.
+    pub clients: Option<Clients>,
+    /// Number of workers of a controller by its name, at least 1; [`limits::WORKERS`] of those that are not here.
+    pub workers: BTreeMap<&'static str, usize>,
     /// Time without a heartbeat after which a node becomes `Unknown`.
     pub node_grace: Duration,
     /// Time after which a node that has never sent a heartbeat becomes `Unknown`.
     pub node_startup_grace: Duration,
     /// Number of finished pods that are kept in the cluster.
     pub terminated_pods: usize,
+    /// Filled while the controllers run.
+    pub metrics: Metrics,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
 }
@@ -59,10 +80,13 @@ impl Default for Config {
             load_balancer_classless: true,
             root_ca: String::new(),
             signing: None,
-            workers: limits::WORKERS,
+            controllers: Selected::default(),
+            clients: None,
+            workers: BTreeMap::new(),
             node_grace: limits::NODE_GRACE,
             node_startup_grace: limits::NODE_STARTUP_GRACE,
             terminated_pods: limits::TERMINATED_PODS,
+            metrics: Metrics::default(),
             leader_election: None,
         }
     }

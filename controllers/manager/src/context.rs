@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub pods: Pods,
     pub replica_sets: Owned<ReplicaSet>,
     pub services: Services,
+    /// Number of workers of the controller that is started with this context.
+    workers: usize,
     pub shutdown: CancellationToken,
 }
 
@@ -48,7 +50,15 @@ impl Context {
         let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
         let pods = Pods::new(informers.cache());
         let (replica_sets, services) = (Owned::new(informers.cache()), Services::new(informers.cache()));
-        Self { client, informers, ambient, recorder, config, pods, replica_sets, services, shutdown }
+        let workers = limits::WORKERS;
+        Self { client, informers, ambient, recorder, config, pods, replica_sets, services, workers, shutdown }
+    }
+
+    /// Returns the context of the controller with this name and ServiceAccount.
+    pub fn of(&self, name: &str, account: &str) -> Self {
+        let workers = self.config.workers.get(name).copied().unwrap_or(limits::WORKERS);
+        let own = self.config.clients.as_ref().map(|clients| (clients.0)(account));
+        Self { workers, client: own.unwrap_or_else(|| self.client.clone()), ..self.clone() }
     }
 
     /// Runs `work` until shutdown.
@@ -62,7 +72,7 @@ impl Context {
         });
     }
 
-    /// Runs the configured number of workers on the queue once `ready` has completed.
+    /// Runs the number of workers that is configured for the controller on the queue once `ready` has completed.
     pub fn start<R: Reconcile>(
         &self,
         tasks: &mut Tasks,
@@ -70,7 +80,7 @@ impl Context {
         reconciler: R,
         ready: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.start_with(tasks, queue, reconciler, self.config.workers, ready);
+        self.start_with(tasks, queue, reconciler, self.workers, ready);
     }
 
     /// Like [`Context::start`], with the given number of workers.
@@ -82,6 +92,7 @@ impl Context {
         workers: usize,
         ready: impl Future<Output = ()> + Send + 'static,
     ) {
+        self.config.metrics.add_queue(&queue);
         let shutdown = self.shutdown.clone();
         tasks.spawn(async move {
             tokio::select! {

@@ -31,6 +31,7 @@ pub mod limits;
 mod loadbalancer;
 mod localpath;
 mod meta;
+mod metrics;
 mod namespaces;
 mod nodes;
 mod ownership;
@@ -41,12 +42,14 @@ mod podgc;
 mod pods;
 mod ports;
 mod protection;
+mod registry;
 mod removals;
 mod replicaset;
 mod scaled;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
+mod selected;
 mod serviceaccount;
 mod slices;
 mod statefulset;
@@ -65,7 +68,10 @@ use tracing::{info, warn};
 pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
-pub use config::Config;
+pub use config::{Clients, Config};
+pub use metrics::Metrics;
+pub use registry::{UnknownController, select};
+pub use selected::Selected;
 
 use context::{Context, Tasks};
 
@@ -91,37 +97,13 @@ pub async fn run(
 
 async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
     let context = Context::new(Arc::new(config), informers, ambient, shutdown);
+    context.config.metrics.clear();
     let mut tasks = Tasks::new();
-    start_all(&context, &mut tasks);
+    registry::start(&context, &mut tasks);
     info!("controllers started");
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             warn!(%error, "controller failed");
         }
     }
-}
-
-/// Starts all controllers, first those without which no pod can start.
-fn start_all(context: &Context, tasks: &mut Tasks) {
-    serviceaccount::start(context, tasks);
-    nodes::start(context, tasks);
-    certificates::start(context, tasks);
-    bootstrap::start(context, tasks);
-    deployment::start(context, tasks);
-    replicaset::start(context, tasks);
-    daemonset::start(context, tasks);
-    statefulset::start(context, tasks);
-    job::start(context, tasks);
-    ttlafterfinished::start(context, tasks);
-    cronjob::start(context, tasks);
-    endpointslice::start(context, tasks);
-    endpoints::start(context, tasks);
-    endpointslicemirroring::start(context, tasks);
-    namespaces::start(context, tasks);
-    garbage::start(context, tasks);
-    podgc::start(context, tasks);
-    persistentvolume::start(context, tasks);
-    localpath::start(context, tasks);
-    protection::start(context, tasks);
-    loadbalancer::start(context, tasks);
 }

@@ -18,14 +18,6 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 const ROOT_CA_KEY: &str = "ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 
-/// Starts both controllers, the second only if there is a certificate to publish.
-pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    start_accounts(context, tasks);
-    if !context.config.root_ca.is_empty() {
-        start_root_ca(context, tasks);
-    }
-}
-
 fn named(name: &str) -> Selection {
     Selection { fields: format!("metadata.name={name}"), ..Selection::default() }
 }
@@ -36,7 +28,8 @@ fn follow<K: Resource + Send + Sync + 'static>(cache: &Cache<K>, queue: &WorkQue
     cache.on_change(move |change| queue.add(ObjectKey::new("", namespace(change.object().meta()))));
 }
 
-fn start_accounts(context: &Context, tasks: &mut Tasks) {
+/// Starts the controller of the account `default` of each namespace.
+pub(crate) fn start_accounts(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("serviceaccount");
     let namespaces = context.informers.cache::<Namespace>();
     let accounts = context.informers.select::<ServiceAccount>(named(ACCOUNT));
@@ -53,7 +46,11 @@ fn start_accounts(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-fn start_root_ca(context: &Context, tasks: &mut Tasks) {
+/// Starts the publisher of the root certificate, if there is one.
+pub(crate) fn start_root_ca(context: &Context, tasks: &mut Tasks) {
+    if context.config.root_ca.is_empty() {
+        return;
+    }
     let queue = WorkQueue::new("root-ca-certificate-publisher");
     let namespaces = context.informers.cache::<Namespace>();
     let maps = context.informers.select::<ConfigMap>(named(ROOT_CA));

@@ -6,6 +6,7 @@
 //! as ordinary work.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod durations;
 pub mod error;
 pub mod leader;
 pub mod ledger;
@@ -13,6 +14,7 @@ pub mod limits;
 pub mod queue;
 pub mod worker;
 
+pub use durations::Durations;
 pub use error::{Attempt, Error, Result, is_already_exists, is_conflict, is_gone, is_not_found};
 pub use leader::{LeaderElection, lead};
 pub use ledger::Ledger;

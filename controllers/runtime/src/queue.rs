@@ -6,13 +6,14 @@
 //!  add_after, retry ▶ delayed ─due─▶ ready        │ added meanwhile: back to ready
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::durations::Durations;
 use crate::limits::{MAX_BACKOFF, MIN_BACKOFF};
 
 /// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
@@ -37,7 +38,7 @@ impl Backoff {
 }
 
 /// Counters of a queue since its creation, and its current depth.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueMetrics {
     /// Number of keys that became ready (adding a key that is already ready does not count).
     pub adds: u64,
@@ -51,6 +52,14 @@ pub struct QueueMetrics {
     pub delayed: usize,
     /// Number of keys being processed.
     pub running: usize,
+    /// Times that keys waited for a worker.
+    pub waits: Durations,
+    /// Times that keys were processed.
+    pub work: Durations,
+    /// Sum of the times for which the keys that are running have been processed.
+    pub unfinished: Duration,
+    /// The longest of these times.
+    pub longest: Duration,
 }
 
 /// A queue of keys. Clones share it. Keys come out in the order in which they became ready.
@@ -76,9 +85,11 @@ struct Shared<K> {
 struct State<K> {
     /// Keys to hand out, oldest first.
     ready: VecDeque<K>,
-    /// Keys that need to be processed: those in `ready`, and those added while they were running.
-    dirty: BTreeSet<K>,
-    running: BTreeSet<K>,
+    /// Keys that need to be processed, with the time since when: those in `ready`, and those added while they were
+    /// running.
+    dirty: BTreeMap<K, Instant>,
+    /// Keys that are processed, with the time since when.
+    running: BTreeMap<K, Instant>,
     /// Keys by due time; the number keeps those with equal times in order of arrival.
     delayed: BTreeMap<(Instant, u64), K>,
     due: BTreeMap<K, (Instant, u64)>,
@@ -88,6 +99,8 @@ struct State<K> {
     adds: u64,
     retries: u64,
     taken: u64,
+    waits: Durations,
+    work: Durations,
 }
 
 impl<K: Ord + Clone> WorkQueue<K> {
@@ -99,8 +112,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
     pub fn with_backoff(name: &'static str, backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: BTreeSet::new(),
-            running: BTreeSet::new(),
+            dirty: BTreeMap::new(),
+            running: BTreeMap::new(),
             delayed: BTreeMap::new(),
             due: BTreeMap::new(),
             next_number: 0,
@@ -109,6 +122,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
             adds: 0,
             retries: 0,
             taken: 0,
+            waits: Durations::default(),
+            work: Durations::default(),
         };
         Self(Arc::new(Shared { name, backoff, state: Mutex::new(state), wake: Notify::new() }))
     }
@@ -119,7 +134,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
 
     /// Adds a key. Never blocks, so watch handlers may call it.
     pub fn add(&self, key: K) {
-        let woken = self.lock().add(key);
+        let woken = self.lock().add(key, Instant::now());
         if woken {
             self.0.wake.notify_one();
         }
@@ -173,8 +188,9 @@ impl<K: Ord + Clone> WorkQueue<K> {
                     self.0.wake.notify_one();
                     return None;
                 }
-                state.promote(Instant::now());
-                if let Some(key) = state.take() {
+                let now = Instant::now();
+                state.promote(now);
+                if let Some(key) = state.take(now) {
                     if !state.ready.is_empty() || !state.delayed.is_empty() {
                         self.0.wake.notify_one();
                     }
@@ -202,7 +218,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
     }
 
     pub fn metrics(&self) -> QueueMetrics {
-        let state = self.lock();
+        let (state, now) = (self.lock(), Instant::now());
+        let ages = || state.running.values().map(|since| now.saturating_duration_since(*since));
         QueueMetrics {
             adds: state.adds,
             retries: state.retries,
@@ -210,6 +227,10 @@ impl<K: Ord + Clone> WorkQueue<K> {
             depth: state.ready.len(),
             delayed: state.delayed.len(),
             running: state.running.len(),
+            waits: state.waits.clone(),
+            work: state.work.clone(),
+            unfinished: ages().sum(),
+            longest: ages().max().unwrap_or_default(),
         }
     }
 
@@ -226,12 +247,13 @@ impl<K: Ord + Clone> WorkQueue<K> {
 
 impl<K: Ord + Clone> State<K> {
     /// Returns `true` if a worker should be woken.
-    fn add(&mut self, key: K) -> bool {
-        if self.shut_down || !self.dirty.insert(key.clone()) {
+    fn add(&mut self, key: K, now: Instant) -> bool {
+        if self.shut_down || self.dirty.contains_key(&key) {
             return false;
         }
+        self.dirty.insert(key.clone(), now);
         self.adds += 1;
-        if self.running.contains(&key) {
+        if self.running.contains_key(&key) {
             return false;
         }
         self.ready.push_back(key);
@@ -264,21 +286,25 @@ impl<K: Ord + Clone> State<K> {
             }
             let key = entry.remove();
             self.due.remove(&key);
-            self.add(key);
+            self.add(key, now);
         }
     }
 
-    fn take(&mut self) -> Option<K> {
+    fn take(&mut self, now: Instant) -> Option<K> {
         let key = self.ready.pop_front()?;
-        self.dirty.remove(&key);
-        self.running.insert(key.clone());
+        if let Some(since) = self.dirty.remove(&key) {
+            self.waits.observe(now.saturating_duration_since(since));
+        }
+        self.running.insert(key.clone(), now);
         self.taken += 1;
         Some(key)
     }
 
-    fn done(&mut self, key: &K) -> bool {
-        self.running.remove(key);
-        if self.dirty.contains(key) && !self.shut_down {
+    fn done(&mut self, key: &K, now: Instant) -> bool {
+        if let Some(since) = self.running.remove(key) {
+            self.work.observe(now.saturating_duration_since(since));
+        }
+        if self.dirty.contains_key(key) && !self.shut_down {
             self.ready.push_back(key.clone());
             return true;
         }
@@ -300,7 +326,7 @@ impl<K: Ord + Clone> Job<K> {
 
 impl<K: Ord + Clone> Drop for Job<K> {
     fn drop(&mut self) {
-        let woken = self.queue.lock().done(&self.key);
+        let woken = self.queue.lock().done(&self.key, Instant::now());
         if woken {
             self.queue.0.wake.notify_one();
         }
@@ -313,6 +339,31 @@ mod tests {
 
     async fn take(queue: &WorkQueue<&'static str>) -> &'static str {
         *queue.next().await.unwrap().key()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_of_waiting_and_of_work_are_measured() {
+        let queue = WorkQueue::new("test");
+        queue.add("a");
+        tokio::time::advance(Duration::from_millis(2)).await;
+        let job = queue.next().await.unwrap();
+        tokio::time::advance(Duration::from_millis(5)).await;
+        // It waits from now on, although it is being processed.
+        queue.add("a");
+        let metrics = queue.metrics();
+        assert_eq!((metrics.waits.count(), metrics.waits.sum()), (1, Duration::from_millis(2)));
+        assert_eq!(
+            (metrics.unfinished, metrics.longest),
+            (Duration::from_millis(5), Duration::from_millis(5))
+        );
+        assert_eq!(metrics.work.count(), 0);
+        drop(job);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(take(&queue).await, "a");
+        let metrics = queue.metrics();
+        assert_eq!((metrics.work.count(), metrics.work.sum()), (2, Duration::from_millis(5)));
+        assert_eq!((metrics.waits.count(), metrics.waits.sum()), (2, Duration::from_millis(3)));
+        assert_eq!((metrics.unfinished, metrics.longest), (Duration::ZERO, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
+use crate::controllers_args::Running;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::etcd_args::EtcdStart;
 use crate::join_args;
@@ -278,6 +279,8 @@ pub struct Controllers {
     /// Validity of the certificates that are signed
     #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
     pub cluster_signing_duration: Duration,
+    #[command(flatten)]
+    pub running: Running,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none
     #[arg(long, default_value_t = 10257)]
     pub secure_port: u16,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apiserver_client::{Informers, authority, connect};
+use apiserver_client::{Accounts, Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
-use controllers_manager::{Authority, Signing};
+use controllers_manager::{Authority, Clients, Metrics, Signing};
 use controllers_runtime::LeaderElection;
 use kube::config::Kubeconfig;
 use tokio::sync::watch;
+use userspace_daemon::probes::always_well;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::CertificateAndKey;
 use userspace_network::Clients;
@@ -19,7 +20,10 @@ use crate::args::{Controllers, Kubelet, Scheduler};
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks};
-use crate::server_names;
+use crate::{controllers_metrics, server_names};
+
+/// Name under which the controllers write and elect.
+const MANAGER: &str = "kube-controller-manager";
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -29,17 +33,31 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         cluster_signing_cert_file,
         cluster_signing_key_file,
         cluster_signing_duration,
+        running,
         secure_port,
         probes,
         networks,
         load_balancers,
     } = args;
     load_balancers.check(&networks)?;
+    let controllers = running.selected()?;
     let LoadBalancers { load_balancer_ranges, load_balancer_classless } = load_balancers;
     let Networks { service_cidrs, cluster_cidrs } = networks;
     let stop = shutdown::on_signal()?;
-    probes.answer(secure_port, &stop).await?;
-    let (client, ambient) = (connect(&kubeconfig, "kube-controller-manager").await?, Ambient::system());
+    let (client, ambient) = (connect(&kubeconfig, MANAGER).await?, Ambient::system());
+    let metrics = Metrics::default();
+    let measured = metrics.clone();
+    let pages = crate::probes::with_metrics(client.clone(), move |format| {
+        controllers_metrics::page(&measured, format)
+    });
+    probes.answer(secure_port, pages, &stop).await?;
+    let clients = match running.use_service_account_credentials {
+        true => {
+            let accounts = Accounts::new(&kubeconfig, MANAGER, client.clone(), ambient.clone()).await?;
+            Some(Clients(Arc::new(move |account| accounts.client(account))))
+        }
+        false => None,
+    };
     let root_ca = match root_ca_file {
         Some(file) => read(&file)?,
         None => authority(&kubeconfig).await?.unwrap_or_default(),
@@ -61,7 +79,11 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         load_balancer_classless,
         root_ca,
         signing,
-        leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),
+        leader_election: Some(LeaderElection::new(MANAGER, &identity(&ambient))),
+        controllers,
+        clients,
+        workers: running.workers(),
+        metrics,
         ..controllers_manager::Config::default()
     };
     let informers = Informers::new(client, ambient.clone(), stop.clone());
@@ -80,7 +102,7 @@ pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signi
 pub async fn scheduler(args: Scheduler) -> Result<()> {
     let Scheduler { kubeconfig, scheduler_name, secure_port, probes } = args;
     let stop = shutdown::on_signal()?;
-    probes.answer(secure_port, &stop).await?;
+    probes.answer(secure_port, always_well(), &stop).await?;
     let (client, ambient) = (connect(&kubeconfig, "kube-scheduler").await?, Ambient::system());
     let config = controllers_scheduler::Config {
         scheduler_name,

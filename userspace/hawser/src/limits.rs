@@ -123,3 +123,7 @@ pub const EVENTS_TIMEOUT: Duration = Duration::from_secs(5);
 pub const SIMILAR_NAMES: usize = 5;
 /// Connections that are sorted before they are printed. More are printed as they are read.
 pub const ROWS_SORTED: usize = 10_000;
+/// Answers about readers of a component's pages that are remembered, and for how long, as in the components of
+/// Kubernetes.
+pub const REVIEWS: usize = 64;
+pub const REVIEW_LIFE: Duration = Duration::from_secs(10);

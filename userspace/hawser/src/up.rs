@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
 use apiserver_meta::networks::overlap;
 use apiserver_meta::nodes;
 use apiserver_server::components::{Components, Place};
@@ -299,6 +300,15 @@ fn client(api: &Api, component: Component<'_>) -> Client {
     in_process(api.server.service(), Subject::component(component).identity(), component.program())
 }
 
+/// Returns the clients of the controllers, each with the user of its ServiceAccount.
+fn of_accounts(api: &Api) -> controllers_manager::Clients {
+    let server = api.server.clone();
+    controllers_manager::Clients(Arc::new(move |account| {
+        let identity = Identity::service_account("kube-system", account);
+        in_process(server.service(), identity, Component::ControllerManager.program())
+    }))
+}
+
 /// Runs the controllers and the scheduler. Those of servers that share a store elect one of them, in which this one is
 /// the `candidate`.
 fn run_control_plane(
@@ -315,6 +325,7 @@ fn run_control_plane(
     let LoadBalancers { load_balancer_ranges, load_balancer_classless } = balancers;
     let election = |name| candidate.map(|candidate| election(name, candidate));
     let config = controllers_manager::Config {
+        clients: Some(of_accounts(api)),
         leader_election: election("kube-controller-manager"),
         cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),

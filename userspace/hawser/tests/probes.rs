@@ -1,11 +1,17 @@
-//! Probes of the scheduler and the controllers as separate processes.
+//! Pages of the scheduler and the controllers as separate processes.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
 
 /// A process that is killed when dropped.
 struct Process(Child);
@@ -21,50 +27,154 @@ fn hawser() -> Command {
     Command::new(env!("CARGO_BIN_EXE_hawser"))
 }
 
+/// An API server of its own with a certificate for others to serve with.
+struct Cluster {
+    dir: tempfile::TempDir,
+    pki: Pki,
+    _api: Process,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = hawser();
+        command.args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"]);
+        let mut api = Process(command.arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap());
+        BufReader::new(api.0.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        let pki = Pki::open(&dir.path().join("pki"), &Ambient::system()).unwrap();
+        let pair = pki.issue(&Subject::apiserver("cluster.local", [])).unwrap();
+        std::fs::write(dir.path().join("tls.crt"), &pair.certificate).unwrap();
+        std::fs::write(dir.path().join("tls.key"), &pair.key).unwrap();
+        Self { dir, pki, _api: api }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Returns the command of a component that serves its pages on a port.
+    fn component(&self, name: &str, port: u16) -> Command {
+        let mut command = hawser();
+        command.args([name, "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()]);
+        command.arg("--kubeconfig").arg(self.path("kubeconfig.yaml"));
+        command.arg("--tls-cert-file").arg(self.path("tls.crt"));
+        command.arg("--tls-private-key-file").arg(self.path("tls.key"));
+        command
+    }
+
+    /// Returns a client of the pages on a port, with a certificate that means nothing there.
+    async fn pages(&self, port: u16) -> Client {
+        let pair = self.pki.issue(&Subject::apiserver("cluster.local", [])).unwrap();
+        let url = format!("https://127.0.0.1:{port}");
+        let text = kubeconfig(&url, self.pki.ca_pem(), &pair.certificate, &pair.key);
+        std::fs::write(self.path("probe.yaml"), text).unwrap();
+        apiserver_client::connect(&self.path("probe.yaml"), "test").await.unwrap()
+    }
+}
+
+fn get(path: &str) -> http::Request<Vec<u8>> {
+    http::Request::get(path).body(Vec::new()).unwrap()
+}
+
+/// Repeats a request until it succeeds.
+async fn wait_for<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(done) = attempt().await {
+            return done;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_over_tls_and_a_port_that_is_taken_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = hawser();
-    command.args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"]);
-    let mut api = Process(command.arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap());
-    BufReader::new(api.0.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
-    let pki = Pki::open(&dir.path().join("pki"), &Ambient::system()).unwrap();
-    let pair = pki.issue(&Subject::apiserver("cluster.local", [])).unwrap();
-    let path = |name: &str| dir.path().join(name);
-    std::fs::write(path("tls.crt"), &pair.certificate).unwrap();
-    std::fs::write(path("tls.key"), &pair.key).unwrap();
+    let cluster = Cluster::start();
     for component in ["scheduler", "controllers"] {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let start = || {
-            let mut command = hawser();
-            command.args([component, "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()]);
-            command.arg("--kubeconfig").arg(path("kubeconfig.yaml"));
-            command.arg("--tls-cert-file").arg(path("tls.crt"));
-            command.arg("--tls-private-key-file").arg(path("tls.key"));
-            command
-        };
-        let output = start().output().unwrap();
+        let output = cluster.component(component, port).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("cannot answer probes on 127.0.0.1"), "{text}");
         drop(taken);
-        let _running = Process(start().spawn().unwrap());
-        let url = format!("https://127.0.0.1:{port}");
-        std::fs::write(path("probe.yaml"), kubeconfig(&url, pki.ca_pem(), &pair.certificate, &pair.key))
-            .unwrap();
-        let client = apiserver_client::connect(&path("probe.yaml"), "test").await.unwrap();
-        let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
-        let began = Instant::now();
-        loop {
-            match client.request_text(get("/healthz")).await {
-                Ok(text) => break assert_eq!(text, "ok"),
-                Err(error) if began.elapsed() > Duration::from_secs(20) => panic!("{component}: {error}"),
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-            }
-        }
+        let _running = Process(cluster.component(component, port).spawn().unwrap());
+        let client = cluster.pages(port).await;
+        let health = wait_for(component, async || client.request_text(get("/healthz")).await.ok()).await;
+        assert_eq!(health, "ok");
         for path in ["/livez", "/readyz"] {
             assert_eq!(client.request_text(get(path)).await.unwrap(), "ok");
         }
         assert!(client.request_text(get("/secrets")).await.is_err());
     }
+}
+
+async fn create<K>(api: Api<K>, object: Value) -> K
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
+}
+
+async fn token(client: &Client, account: &str) -> String {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+    create(accounts.clone(), json!({"metadata": {"name": account}})).await;
+    let wanted = serde_json::from_value(json!({"spec": {}})).unwrap();
+    let answer = accounts.create_token_request(account, &PostParams::default(), &wanted).await.unwrap();
+    answer.status.unwrap().token.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_get_them() {
+    let cluster = Cluster::start();
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let mut command = cluster.component("controllers", port);
+    command.args(["--controllers=*,-job", "--use-service-account-credentials"]);
+    let _running = Process(command.spawn().unwrap());
+
+    let admin = apiserver_client::connect(&cluster.path("kubeconfig.yaml"), "test").await.unwrap();
+    let own: Api<ServiceAccount> = Api::namespaced(admin.clone(), "kube-system");
+    let used = async || own.get_opt("service-account-controller").await.unwrap();
+    wait_for("the account of a controller", used).await;
+    let defaults: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+    wait_for("what that controller writes", async || defaults.get_opt("default").await.unwrap()).await;
+
+    let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
+    let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
+    create::<ClusterRole>(Api::all(admin.clone()), json!({"metadata": {"name": "read"}, "rules": rules}))
+        .await;
+    let binding = json!({"metadata": {"name": "read"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "read"},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}]});
+    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await;
+    let pages = cluster.pages(port).await;
+    let page = async |token: Option<&str>| {
+        let request = http::Request::get("/metrics");
+        let request = match token {
+            Some(token) => request.header("Authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        match pages.request_text(request.body(Vec::new()).unwrap()).await {
+            Ok(text) => (200, text),
+            Err(kube::Error::Api(status)) => (status.code, String::new()),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(page(None).await.0, 401);
+    assert_eq!(page(Some("x.y.z")).await.0, 401);
+    assert_eq!(page(Some(&stranger)).await.0, 403);
+    // The role may not have been seen yet.
+    let text = wait_for("the metrics", async || Some(page(Some(&reader)).await).filter(|page| page.0 == 200))
+        .await
+        .1;
+    assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
+    let running = |name: &str| {
+        text.contains(&format!(
+            "running_managed_controllers{{manager=\"kube-controller-manager\",name=\"{name}\"}} 1"
+        ))
+    };
+    assert!(running("cronjob-controller") && !running("job-controller"), "{text}");
 }

@@ -14,7 +14,7 @@ use super::token::Expiry;
 use crate::context::{Context, Tasks};
 use crate::meta::only_this;
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("token_cleaner");
     let tokens = super::tokens(context);
     context.feed(tasks, &tokens, &queue);

@@ -1,9 +1,9 @@
 //! Bootstrap tokens: signs what machines that are about to join read of the cluster, once with each token, and
 //! deletes tokens that have expired.
 
-mod cleaner;
+pub(crate) mod cleaner;
 mod jws;
-mod signer;
+pub(crate) mod signer;
 mod token;
 
 use apiserver_client::Cache;
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
-use crate::context::{Context, Tasks};
+use crate::context::Context;
 
 pub use jws::detached_signature;
 
@@ -38,12 +38,6 @@ pub(crate) async fn is_alive(client: &Client, id: &str, now: Timestamp) -> Resul
     let secret = api.get_opt(&format!("{}{id}", token::NAME_PREFIX)).await;
     let secret = secret.attempt(|| format!("read bootstrap token {id}"))?;
     Ok(secret.is_some_and(|secret| token::authenticating(&secret, now) == Some(id)))
-}
-
-/// Starts both controllers.
-pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    signer::start(context, tasks);
-    cleaner::start(context, tasks);
 }
 
 /// Returns the cache of the Secrets of tokens.

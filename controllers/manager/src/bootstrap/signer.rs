@@ -24,7 +24,7 @@ const KUBECONFIG: &str = "kubeconfig";
 /// Prefix of the signatures, each with the identifier of its token.
 const SIGNATURE: &str = "jws-kubeconfig-";
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("bootstrap_signer_queue");
     let fields = format!("metadata.name={CLUSTER_INFO}");
     let maps =

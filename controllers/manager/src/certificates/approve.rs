@@ -31,7 +31,7 @@ use crate::context::{Context, Tasks};
 use crate::limits;
 use crate::meta::name;
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("csrapproving");
     let requests = context.informers.cache::<CertificateSigningRequest>();
     let nodes = context.informers.cache::<Node>();

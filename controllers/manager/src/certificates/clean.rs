@@ -23,7 +23,7 @@ const DECIDED: Duration = Duration::from_secs(60 * 60);
 /// Time for which requests are kept that nobody has approved or signed.
 const PENDING: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let cleaner = Cleaner {
         client: context.client.clone(),
         ambient: context.ambient.clone(),

@@ -5,16 +5,15 @@
 //!             serving: are its names and addresses the Node's?      (authority of the cluster)
 //! ```
 
-mod approve;
-mod clean;
+pub(crate) mod approve;
+pub(crate) mod clean;
 mod rules;
 mod serving;
-mod sign;
+pub(crate) mod sign;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use crate::authority::Request;
-use crate::context::{Context, Tasks};
 
 /// Condition of a request that may be signed.
 const APPROVED: &str = "Approved";
@@ -22,15 +21,6 @@ const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
 /// Condition of a request that a signer has refused.
 const FAILED: &str = "Failed";
-
-/// Starts the controllers; the signers only with an authority.
-pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    approve::start(context, tasks);
-    clean::start(context, tasks);
-    if let Some(signing) = context.config.signing.clone() {
-        sign::start(context, tasks, signing);
-    }
-}
 
 /// Returns the names in the certificate that a request (DER) asks for, whatever its signature.
 pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {

@@ -13,7 +13,9 @@ use crate::context::{Context, Tasks};
 use crate::meta::name;
 use crate::{limits, patch};
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks, signing: Signing) {
+/// Starts the signers, if there is an authority.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let Some(signing) = context.config.signing.clone() else { return };
     let queue = WorkQueue::new("csrsigning");
     let requests = context.informers.cache::<CertificateSigningRequest>();
     context.feed(tasks, &requests, &queue);

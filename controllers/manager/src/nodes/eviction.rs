@@ -22,7 +22,7 @@ use crate::patch;
 use crate::pods::{node_name, until};
 use apiserver_meta::pods::{is_finished, tolerates};
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("taint-eviction");
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();

@@ -24,7 +24,10 @@ use crate::limits;
 use crate::meta::name;
 use crate::patch;
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    if context.config.cluster_cidrs.is_empty() {
+        return;
+    }
     let queue = WorkQueue::new("node-ipam");
     let nodes = context.informers.cache::<Node>();
     context.feed(tasks, &nodes, &queue);

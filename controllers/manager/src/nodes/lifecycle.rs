@@ -26,7 +26,7 @@ use crate::patch;
 
 const LEASES: &str = "kube-node-lease";
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("node-lifecycle");
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();

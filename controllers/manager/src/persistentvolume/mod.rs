@@ -103,8 +103,8 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let volumes = context.informers.cache::<PersistentVolume>();
     let classes = context.informers.cache::<StorageClass>();
     let pods = context.informers.cache::<Pod>();
-    let claim_queue = WorkQueue::new("persistentvolume-claims");
-    let volume_queue = WorkQueue::new("persistentvolume-volumes");
+    let claim_queue = WorkQueue::new("claims");
+    let volume_queue = WorkQueue::new("volumes");
     let shared = Arc::new(Shared {
         client: context.client.clone(),
         recorder: context.recorder.named("persistentvolume-controller"),

@@ -12,7 +12,7 @@ use kube::{Api, Client, Resource};
 use super::{Step, set, step};
 use crate::context::{Context, Tasks};
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("vac-protection");
     let classes = context.informers.cache::<VolumeAttributesClass>();
     let claims = context.informers.cache::<PersistentVolumeClaim>();

@@ -14,7 +14,7 @@ use crate::meta::{is_controlled_by, name, namespace};
 use crate::persistentvolume::ByClaim;
 use crate::pods::node_name;
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("pvc-protection");
     let claims = context.informers.cache::<PersistentVolumeClaim>();
     let pods = context.informers.cache::<Pod>();

@@ -1,11 +1,11 @@
 //! Protection of storage objects in use: three controllers, each of which removes the finalizer that the API
 //! server sets on new objects of its kind, once a deleted object is no longer used.
 
-mod attributes;
-mod claims;
+pub(crate) mod attributes;
+pub(crate) mod claims;
 #[cfg(test)]
 mod tests;
-mod volumes;
+pub(crate) mod volumes;
 
 use std::fmt::Debug;
 
@@ -15,16 +15,8 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::context::{Context, Tasks};
 use crate::meta::is_deleted;
 use crate::patch;
-
-/// Starts the three controllers.
-pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    claims::start(context, tasks);
-    volumes::start(context, tasks);
-    attributes::start(context, tasks);
-}
 
 /// Next step for the finalizer of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

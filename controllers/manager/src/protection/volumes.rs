@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use super::{Step, set, step};
 use crate::context::{Context, Tasks};
 
-pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("pv-protection");
     let volumes = context.informers.cache::<PersistentVolume>();
     context.feed(tasks, &volumes, &queue);

@@ -25,9 +25,13 @@ use expectations::Expectations;
 use kind::Replicated;
 use plan::{Action, Input, new_pod, next_available, plan, status};
 
-/// Starts a controller for each of the two kinds.
-pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+/// Starts the controller of ReplicaSets.
+pub(crate) fn start_replica_sets(context: &Context, tasks: &mut Tasks) {
     start_kind(context, tasks, context.replica_sets.clone());
+}
+
+/// Starts the controller of ReplicationControllers.
+pub(crate) fn start_replication_controllers(context: &Context, tasks: &mut Tasks) {
     start_kind(context, tasks, Owned::new(context.informers.cache::<ReplicationController>()));
 }
 

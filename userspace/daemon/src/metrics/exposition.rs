@@ -157,6 +157,17 @@ impl Samples<'_> {
     /// Adds a histogram.
     pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
         let (rows, count, sum) = histogram.cumulated();
+        self.rows(labels, rows, count, sum);
+    }
+
+    /// Adds a histogram from its bounds with the count of values up to each, the count of all values, and their sum.
+    pub fn rows(
+        &mut self,
+        labels: &[(&str, &str)],
+        rows: impl IntoIterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
         for (bound, below) in rows {
             self.line("_bucket", labels, Some(&number(bound)), below as f64);
         }

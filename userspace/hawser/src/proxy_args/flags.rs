@@ -4,7 +4,7 @@ use clap::Args;
 use userspace_proxy::kube_proxy::Period;
 
 /// Parses a boolean as Go does.
-pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
+pub fn go_bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

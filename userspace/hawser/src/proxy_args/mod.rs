@@ -13,7 +13,7 @@ use userspace_proxy::kube_proxy::VModule;
 use userspace_proxy::{File, KubeProxyConfiguration};
 
 use self::flags::go_bool;
-pub use self::flags::{KubeProxyFlags, KubeProxyLists, WITHOUT_A_MEANING};
+pub use self::flags::{KubeProxyFlags, KubeProxyLists, WITHOUT_A_MEANING, go_bool};
 pub use self::own::{BPF_ROOT, OwnFlags, Sizes};
 
 #[derive(Args)]
