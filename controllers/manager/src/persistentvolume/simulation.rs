@@ -37,7 +37,7 @@ impl Life {
         let (client, dead) = api.mortal_client(writes, last_is_done);
         let end = CancellationToken::new();
         let informers = Informers::new(client, ambient.clone(), end.clone());
-        let config = Arc::new(Config { workers: 3, ..Config::default() });
+        let config = Arc::new(Config::default());
         let context = Context::new(config, informers, ambient.clone(), end.clone());
         let mut tasks = Tasks::new();
         super::start(&context, &mut tasks);
