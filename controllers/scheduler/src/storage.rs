@@ -182,7 +182,7 @@ mod tests {
     fn class(name: &str, mode: &str, provisioner: &str) -> Arc<StorageClass> {
         let object =
             json!({"metadata": {"name": name}, "volumeBindingMode": mode, "provisioner": provisioner});
-        from_value(object).unwrap()
+        Arc::new(from_value(object).unwrap())
     }
 
     fn claim(name: &str, class: &str) -> PersistentVolumeClaim {

@@ -348,7 +348,7 @@ impl Truth {
 #[tokio::test(start_paused = true)]
 async fn no_claim_and_no_volume_is_ever_bound_twice_through_crashes_between_any_two_writes() {
     let (mut bound, mut removed) = (0, 0);
-    for seed in crate::seeded::seeds(30) {
+    for seed in crate::seeded::seeds(12) {
         let mut world = World::new(seed).await;
         world.live(120).await;
         let truth = Truth::of(&world.api);
@@ -357,7 +357,7 @@ async fn no_claim_and_no_volume_is_ever_bound_twice_through_crashes_between_any_
         removed += world.api.deleted_at_nodes().len();
     }
     assert!(
-        bound > 30 && removed > 5,
+        bound > 20 && removed > 2,
         "little happened: {bound} claims were bound, {removed} directories removed"
     );
 }
