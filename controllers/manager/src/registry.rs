@@ -4,8 +4,8 @@ use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
     bootstrap, certificates, cronjob, daemonset, deployment, endpoints, endpointslice,
-    endpointslicemirroring, garbage, job, loadbalancer, localpath, namespaces, nodes, persistentvolume, podgc,
-    protection, replicaset, serviceaccount, statefulset, ttlafterfinished,
+    endpointslicemirroring, garbage, job, loadbalancer, localpath, namespaces, nodes, persistentvolume,
+    podgc, protection, replicaset, serviceaccount, statefulset, ttlafterfinished,
 };
 
 /// A controller of the manager.

@@ -21,7 +21,7 @@ pub struct Storage {
     pub classes: BTreeMap<String, Arc<StorageClass>>,
 }
 
-/// What is to be written for a pod on a node before the pod is bound.
+/// Writes that have to precede the binding of a pod to a node.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Claims that get a volume which exists already.

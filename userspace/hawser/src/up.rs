@@ -217,8 +217,6 @@ pub async fn cluster(
     // The name is the same after a crash, so that a node that led leads again at once.
     let candidate = (store.store == StoreKind::Etcd).then_some(node.name.as_str());
     run_control_plane(&api, settings, candidate, &ambient, stop, tasks)?;
-    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
-    tokio::spawn(local_path::ensure(admin, stop.clone()));
     let dns = run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
@@ -352,6 +350,8 @@ fn run_control_plane(
         Box::pin(controllers_scheduler::run(config.clone(), informers, time.clone(), stop))
     };
     tasks.add("scheduler", again_when_lost(stop.clone(), run));
+    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
+    tokio::spawn(local_path::ensure(admin, stop.clone()));
     Ok(())
 }
 

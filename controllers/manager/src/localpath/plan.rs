@@ -1,4 +1,4 @@
-//! What is next for a claim that asks for a directory of a node, and for a volume that is one. Pure.
+//! Decisions about claims that ask for a directory of a node, and about volumes that are one. Pure.
 
 use std::path::Path;
 

@@ -190,7 +190,7 @@ fn follow_volumes(
     });
 }
 
-/// What both reconcilers need.
+/// State that both reconcilers share.
 struct Shared {
     client: Client,
     recorder: Recorder,

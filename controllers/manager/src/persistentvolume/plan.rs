@@ -1,4 +1,4 @@
-//! What is next for a claim and for a volume. Pure: the caller collects what it depends on.
+//! Decisions about claims and volumes. Pure: the caller collects what they depend on.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Note {
     }
 }
 
-/// What a decision about a claim depends on.
+/// Facts that a decision about a claim depends on.
 #[derive(Default)]
 pub(super) struct View<'a> {
     /// The volume that the claim names, if it exists.
