@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod certificates;
+mod default_storage_class;
 mod default_toleration_seconds;
 mod dns_endpoints;
 mod escalation;
@@ -41,7 +42,7 @@ pub use resource_quota::{Charges, Desks, is_limited, refund};
 /// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
 /// ValidatingAdmissionWebhook after all of these. ResourceQuota is last of all, see [`charge`]: what others refuse is
 /// not charged. `DnsEndpoints` is of this project.
-pub const PLUGINS: [&dyn Plugin; 15] = [
+pub const PLUGINS: [&dyn Plugin; 16] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &limit_ranger::LimitRanger,
     &service_account::ServiceAccount,
@@ -50,6 +51,7 @@ pub const PLUGINS: [&dyn Plugin; 15] = [
     &taint_nodes_by_condition::TaintNodesByCondition,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,
+    &default_storage_class::DefaultStorageClass,
     &storage_object_in_use_protection::StorageObjectInUseProtection,
     &runtime_class::RuntimeClass,
     &certificates::CertificateApproval,

@@ -9,6 +9,7 @@ mod error_chain;
 pub mod finalizers;
 pub mod fnv;
 pub mod identity;
+pub mod label_selector;
 pub mod networks;
 pub mod node_selector;
 pub mod nodes;
@@ -21,5 +22,6 @@ pub mod quota;
 pub mod resources;
 pub mod seeded;
 pub mod time;
+pub mod volumes;
 
 pub use error_chain::error_chain;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
+use apiserver_meta::volumes;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
@@ -16,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
 use crate::meta::{Labels, controller_of, namespace, retain_selected, selects, selects_map, selects_or_all};
-use crate::pods::{claim_of, volumes};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -66,8 +66,8 @@ impl IndexBy<Pod> for ByClaim {
     type Value = ObjectKey;
 
     fn values(pod: &Pod) -> Vec<ObjectKey> {
-        let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
-        claims.map(|claim| ObjectKey::new(namespace(&pod.metadata), &claim)).collect()
+        let namespace = namespace(&pod.metadata);
+        volumes::claims_of(pod).map(|(_, claim)| ObjectKey::new(namespace, &claim)).collect()
     }
 }
 

@@ -42,6 +42,11 @@ pub const STALE: Duration = Duration::from_millis(20);
 /// Maximum number of names that are tried for a new ControllerRevision.
 pub const REVISION_NAMES: usize = 16;
 
+/// Time within which a node answers that it has removed the directory of a volume.
+pub const LOCAL_PATH_REMOVAL: Duration = Duration::from_secs(60);
+/// Number of directories that are removed at the same time: a node that does not answer holds one of them.
+pub const LOCAL_PATH_REMOVALS: usize = 8;
+
 /// Maximum number of endpoints in one EndpointSlice.
 pub const ENDPOINTS_PER_SLICE: usize = 100;
 /// Maximum number of addresses in one Endpoints object; if there are more, it is marked as truncated.

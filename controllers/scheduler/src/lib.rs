@@ -3,6 +3,7 @@
 //! queue with ordering and back-off, and a loop that binds.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod bind_volumes;
 pub mod framework;
 mod limits;
 pub mod model;
@@ -12,5 +13,6 @@ mod run;
 pub mod schedule;
 pub mod selector;
 pub mod snapshot;
+pub mod storage;
 
 pub use run::{Config, run};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::resources::pod_requests;
-use apiserver_meta::{pods, quantity};
+use apiserver_meta::{pods, quantity, volumes};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration,
     TopologySpreadConstraint,
@@ -109,6 +109,8 @@ pub struct PodInfo {
     pub tolerations: Vec<Toleration>,
     pub spread: Vec<TopologySpreadConstraint>,
     pub images: Vec<String>,
+    /// Names of the claims behind its volumes.
+    pub claims: Vec<String>,
     /// `spec.nodeName`; empty if not bound yet.
     pub node: String,
     /// Uid of the controller that owns the pod; empty if none.
@@ -139,6 +141,7 @@ impl PodInfo {
             preferred_affinity,
             tolerations: spec.tolerations.unwrap_or_default(),
             spread: spec.topology_spread_constraints.unwrap_or_default(),
+            claims: volumes::claims_of(pod).map(|(_, claim)| claim).collect(),
             images: spec.containers.iter().filter_map(|c| c.image.clone()).collect(),
             node: spec.node_name.unwrap_or_default(),
             controller: controller(pod),

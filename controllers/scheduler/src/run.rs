@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_client::{Change, Informers, Latest, Recorder, events};
+use apiserver_client::{Cache, Change, Informers, Latest, ObjectKey, Recorder, events};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::bind_volumes::Claims;
 use crate::framework::Profile;
 use crate::limits;
 use apiserver_meta::pods::is_finished;
@@ -23,6 +25,7 @@ use crate::plugins::default_profile;
 use crate::queue::Queue;
 use crate::schedule::{FitError, schedule};
 use crate::snapshot::Snapshot;
+use crate::storage::Plan;
 
 /// Configuration of the scheduler.
 #[derive(Clone, Debug)]
@@ -89,6 +92,9 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         };
         to.put(Subject::Pod(uid), update);
     });
+    let (claims, volumes) =
+        (informers.cache::<PersistentVolumeClaim>(), informers.cache::<PersistentVolume>());
+    follow_storage(&claims, &volumes, &informers.cache(), &updates);
     let scheduler = Scheduler {
         config,
         profile: default_profile(),
@@ -99,12 +105,51 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         ambient,
         recorder,
         updates,
+        claims: Claims::new(claims.clone()),
     };
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
-        // Decisions based on incomplete lists would overcommit nodes.
-        () = async { pods.synced().await; nodes.synced().await; scheduler.run().await } => {}
+        // Decisions based on incomplete lists would overcommit nodes. Classes are not waited for: their API may be
+        // switched off, and without a class no claim gets a node.
+        () = async {
+            pods.synced().await;
+            nodes.synced().await;
+            claims.synced().await;
+            volumes.synced().await;
+            scheduler.run().await
+        } => {}
+    }
+}
+
+/// Reports changes of claims, volumes and classes to the loop.
+fn follow_storage(
+    claims: &Cache<PersistentVolumeClaim>,
+    volumes: &Cache<PersistentVolume>,
+    classes: &Cache<StorageClass>,
+    updates: &Updates,
+) {
+    let to = updates.clone();
+    claims.on_change(move |change| {
+        to.put(Subject::Claim(change.key()), Update::Claim(change.key(), present(change)));
+    });
+    let to = updates.clone();
+    volumes.on_change(move |change| {
+        let name = change.key().name;
+        to.put(Subject::Volume(name.clone()), Update::Volume(name, present(change)));
+    });
+    let to = updates.clone();
+    classes.on_change(move |change| {
+        let name = change.key().name;
+        to.put(Subject::Class(name.clone()), Update::Class(name, present(change)));
+    });
+}
+
+/// Returns the object after a change; `None` if it is gone.
+fn present<K>(change: &Change<K>) -> Option<Arc<K>> {
+    match change {
+        Change::Applied { new, .. } => Some(Arc::clone(new)),
+        Change::Deleted(_) => None,
     }
 }
 
@@ -121,6 +166,11 @@ enum Subject {
     Pod(String),
     /// The binding of the pod with this uid.
     Binding(String),
+    Claim(ObjectKey),
+    /// By name.
+    Volume(String),
+    /// By name.
+    Class(String),
 }
 
 /// A change that handlers and binders report to the loop.
@@ -129,6 +179,10 @@ enum Update {
     NodeGone(String),
     Pod(Arc<Pod>),
     PodGone(String),
+    /// `None` if it is gone, as below.
+    Claim(ObjectKey, Option<Arc<PersistentVolumeClaim>>),
+    Volume(String, Option<Arc<PersistentVolume>>),
+    Class(String, Option<Arc<StorageClass>>),
     /// The API server did not accept the binding.
     BindFailed {
         uid: String,
@@ -147,6 +201,7 @@ struct Scheduler {
     ambient: Ambient,
     recorder: Recorder,
     updates: Updates,
+    claims: Claims,
 }
 
 impl Scheduler {
@@ -181,6 +236,18 @@ impl Scheduler {
             Update::NodeGone(name) => self.snapshot.remove_node(&name),
             Update::Pod(pod) => self.apply_pod(pod, now),
             Update::PodGone(uid) => self.forget(&uid, now),
+            Update::Claim(key, claim) => {
+                set(&mut self.snapshot.storage.claims, key, claim);
+                self.queue.activate_unschedulable(now);
+            }
+            Update::Volume(name, volume) => {
+                set(&mut self.snapshot.storage.volumes, name, volume);
+                self.queue.activate_unschedulable(now);
+            }
+            Update::Class(name, class) => {
+                set(&mut self.snapshot.storage.classes, name, class);
+                self.queue.activate_unschedulable(now);
+            }
             Update::BindFailed { uid, gone } => {
                 self.snapshot.remove_pod(&uid);
                 if gone { self.forget(&uid, now) } else { self.queue.retry(&uid, now) }
@@ -222,8 +289,9 @@ impl Scheduler {
         match schedule(&self.profile, &self.snapshot, pod, self.ambient.random.next_u64()) {
             Ok(node) => {
                 debug!(pod = %pod.key, node, "placed");
+                let plan = self.volumes(pod, &node);
                 self.snapshot.place(pod, &node);
-                self.bind(pod, node);
+                self.bind(pod, node, plan);
             }
             Err(error) => {
                 info!(pod = %pod.key, %error, "no node is feasible");
@@ -233,12 +301,28 @@ impl Scheduler {
         }
     }
 
-    /// Writes the binding; the pod counts on its node from now on.
-    fn bind(&self, pod: &Arc<PodInfo>, node: String) {
+    /// Returns what is to be written for the claims of a pod on the node that was chosen for it.
+    fn volumes(&self, pod: &PodInfo, node: &str) -> Plan {
+        let storage = &self.snapshot.storage;
+        let node = self.snapshot.node(node).filter(|_| !pod.claims.is_empty());
+        // The filter has found a plan a moment ago.
+        let plan = node.and_then(|node| storage.plan_for(&storage.claims_of(pod).ok()?, node).ok());
+        plan.unwrap_or_default()
+    }
+
+    /// Writes the binding, after the claims are bound; the pod counts on its node from now on.
+    fn bind(&self, pod: &Arc<PodInfo>, node: String, plan: Plan) {
         let (client, updates, recorder) = (self.client.clone(), self.updates.clone(), self.recorder.clone());
         let object = self.waiting.get(&pod.uid).cloned();
-        let pod = Arc::clone(pod);
+        let (pod, claims) = (Arc::clone(pod), self.claims.clone());
         tokio::spawn(async move {
+            if let Err(error) = claims.bind(&client, &plan, &node).await {
+                let cause = &error as &dyn std::error::Error;
+                info!(pod = %pod.key, node, error = cause, "the claims are not bound, retrying");
+                let uid = pod.uid.clone();
+                updates.put(Subject::Binding(uid.clone()), Update::BindFailed { uid, gone: false });
+                return;
+            }
             match write_binding(client, &pod, &node).await {
                 Ok(()) => {
                     if let Some(object) = object {
@@ -284,6 +368,14 @@ impl Scheduler {
             }
         });
     }
+}
+
+/// Stores an object, or removes what is gone.
+fn set<K: Ord, V>(objects: &mut BTreeMap<K, V>, key: K, object: Option<V>) {
+    match object {
+        Some(object) => objects.insert(key, object),
+        None => objects.remove(&key),
+    };
 }
 
 async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Result<()> {

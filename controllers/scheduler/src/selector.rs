@@ -2,22 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use apiserver_meta::label_selector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// Returns `true` if a label selector matches; an absent one matches nothing, an empty one everything.
 pub fn labels(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> bool {
-    let Some(selector) = selector else { return false };
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    equal
-        && selector.match_expressions.iter().flatten().all(|requirement| {
-            let value = labels.get(&requirement.key);
-            let values = requirement.values.as_deref().unwrap_or_default();
-            match requirement.operator.as_str() {
-                "In" => value.is_some_and(|value| values.contains(value)),
-                "NotIn" => !value.is_some_and(|value| values.contains(value)),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
+    selector.is_some_and(|selector| label_selector::matches(selector, labels))
 }

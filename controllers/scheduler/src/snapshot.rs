@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::model::{NodeInfo, PodInfo};
+use crate::storage::Storage;
 
 /// Nodes by name, with their pods.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Snapshot {
     places: BTreeMap<String, String>,
     /// Number of nodes that have each image, for image locality.
     image_spread: BTreeMap<String, usize>,
+    /// Claims, volumes and classes.
+    pub storage: Storage,
 }
 
 impl Snapshot {

@@ -49,6 +49,8 @@ pub(crate) struct Agent {
     pub starts: Semaphore,
     /// Limits how many exec probes run at the same time.
     pub exec_probes: Semaphore,
+    /// Limits how many directories of volumes are removed at the same time.
+    pub removals: Semaphore,
     /// Pulls in progress, by image: later requests for the same image wait for the first.
     pub pulls: Mutex<BTreeMap<String, Pull>>,
     /// Pods on this node, by uid.
@@ -117,6 +119,12 @@ impl Agent {
             "The pod's address {lost} is in none of the node's podCIDRs any more, {}",
             ranges.join(", ")
         ))
+    }
+
+    /// Returns `true` if a pod on this node has the volume behind one of its claims, also if its object is gone.
+    pub(crate) fn has_claimed(&self, volume: &str) -> bool {
+        let tracked_pods: Vec<_> = self.tracked_pods().values().cloned().collect();
+        tracked_pods.iter().any(|tracked| tracked.state().claimed.contains(volume))
     }
 
     /// Returns the labels of the Node, including those set by others; `None` before the Node is known.

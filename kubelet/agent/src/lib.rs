@@ -11,6 +11,7 @@
 
 mod agent;
 pub mod certificates;
+mod claims;
 mod config;
 pub mod containerd;
 pub mod cri_log;

@@ -163,6 +163,9 @@ pub const PATH: usize = 4096;
 /// MiB.
 pub const VOLUME_FILES: usize = 64 << 20;
 
+/// Number of directories of volumes that are removed at the same time: others are asked for again.
+pub const LOCAL_VOLUME_REMOVALS: usize = 2;
+
 /// First pause between looks at a certificate request that is open.
 pub const CERTIFICATE_POLL_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between looks at a certificate request that is open.

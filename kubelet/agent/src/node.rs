@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use apiserver_meta::nodes::is_status_ready;
 use apiserver_meta::platform::architecture;
+use apiserver_meta::volumes::LOCAL_PATH_DIRECTORY;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -114,10 +115,17 @@ async fn register(agent: &Agent) -> String {
     let api: Api<Node> = Api::all(agent.client.clone());
     let name = &agent.config.node_name;
     let labels = labels(&agent.config, name);
+    let annotations: BTreeMap<String, String> = agent
+        .machine
+        .local_volumes()
+        .map(|directory| (LOCAL_PATH_DIRECTORY.to_owned(), directory.to_string_lossy().into_owned()))
+        .into_iter()
+        .collect();
     let node = || Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels.clone()),
+            annotations: Some(annotations.clone()),
             ..ObjectMeta::default()
         },
         spec: Some(agent.restrictions.spec()),
@@ -126,7 +134,7 @@ async fn register(agent: &Agent) -> String {
     loop {
         let result = match api.create(&PostParams::default(), &node()).await {
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
-                let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+                let patch = Patch::Merge(json!({"metadata": {"labels": labels, "annotations": annotations}}));
                 api.patch(name, &PatchParams::default(), &patch).await
             }
             result => result,

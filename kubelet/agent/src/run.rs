@@ -87,6 +87,7 @@ pub async fn run(
         sysctls,
         starts: Semaphore::new(starts(&config, &info)),
         exec_probes: Semaphore::new(limits::EXEC_PROBES),
+        removals: Semaphore::new(limits::LOCAL_VOLUME_REMOVALS),
         pulls: Mutex::default(),
         tracked_pods: Mutex::new(BTreeMap::new()),
         relist: Notify::new(),

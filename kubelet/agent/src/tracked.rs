@@ -2,7 +2,7 @@
 
 use apiserver_meta::pods;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub tokens: BTreeMap<TokenKey, (String, Timestamp)>,
     /// True if the pod, or an object that its volumes contain, has changed since they were last written.
     pub volumes_outdated: bool,
+    /// Names of the PersistentVolumes behind its claims, once they are known.
+    pub claimed: BTreeSet<String>,
 }
 
 /// Phase of a pod's life from the worker's point of view.
@@ -101,6 +103,7 @@ impl TrackedPod {
             terminated: false,
             tokens: BTreeMap::new(),
             volumes_outdated: false,
+            claimed: BTreeSet::new(),
         };
         Self {
             place,

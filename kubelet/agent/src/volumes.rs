@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver_meta::quantity::{self, Quantity};
+use apiserver_meta::volumes::claims_of;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
+    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource,
+    Secret, Volume,
 };
 
 use crate::{
@@ -23,6 +25,8 @@ pub struct References {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
     pub tokens: BTreeSet<TokenKey>,
+    /// Names of PersistentVolumeClaims.
+    pub claims: BTreeSet<String>,
 }
 
 /// One file of a volume.
@@ -39,16 +43,22 @@ pub enum Content {
     /// An empty directory, on disk or in memory with an optional size in bytes.
     Empty { memory: bool, size: Option<i64> },
     /// A path of the node; the kind is that of `hostPath.type`.
-    Host { path: String, kind: String },
+    Host { path: String, kind: String, read_only: bool },
+    /// A directory of the node that stays when the pod is gone.
+    Local { path: String, read_only: bool },
     /// Files by relative path, which are replaced atomically when one changes.
     Files { files: BTreeMap<String, File>, in_memory: bool },
 }
 
 impl Content {
-    /// Returns `true` if containers can only read the volume, regardless of their mounts, because the kubelet
-    /// updates it while they run.
+    /// Returns `true` if containers can only read the volume, regardless of their mounts: because the kubelet
+    /// updates it while they run, or because the pod asks for that.
     pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::Files { .. })
+        match self {
+            Self::Files { .. } => true,
+            Self::Host { read_only, .. } | Self::Local { read_only, .. } => *read_only,
+            Self::Empty { .. } => false,
+        }
     }
 }
 
@@ -106,6 +116,7 @@ pub fn references(pod: &Pod) -> References {
             found.tokens.extend(source.service_account_token.iter().map(token_key));
         }
     }
+    found.claims.extend(claims_of(pod).map(|(_, claim)| claim));
     found
         .secrets
         .extend(spec(pod).image_pull_secrets.iter().flatten().map(|reference| reference.name.clone()));
@@ -167,6 +178,7 @@ fn content(
         return Ok(Content::Host {
             path: source.path.clone(),
             kind: source.type_.clone().unwrap_or_default(),
+            read_only: false,
         });
     }
     if let Some(source) = &volume.config_map {
@@ -190,6 +202,16 @@ fn content(
         let secret = builder.projected(pod, source, sources, context)?;
         return Ok(files(builder, secret));
     }
+    if let Some((_, name)) = claims_of(pod).find(|(of, _)| *of == volume.name) {
+        let read_only = volume.persistent_volume_claim.as_ref().and_then(|source| source.read_only);
+        let found = sources.claims.get(&name);
+        let found = found.ok_or_else(|| {
+            let volume = volume.name.clone();
+            VolumeError::Missing { volume, kind: "persistentvolumeclaim", name }
+        })?;
+        let content = behind_claim(found, read_only.unwrap_or_default());
+        return content.ok_or_else(|| VolumeError::Unsupported { volume: volume.name.clone() });
+    }
     let known_only_by_absence = serde_json::to_value(volume)
         .ok()
         .and_then(|value| value.as_object().map(serde_json::Map::len))
@@ -198,6 +220,17 @@ fn content(
         return Ok(Content::Empty { memory: false, size: None });
     }
     Err(VolumeError::Unsupported { volume: volume.name.clone() })
+}
+
+/// Returns the content of a volume behind a claim; `None` if its kind is not supported.
+fn behind_claim(volume: &PersistentVolume, read_only: bool) -> Option<Content> {
+    let spec = volume.spec.as_ref()?;
+    if let Some(source) = &spec.host_path {
+        let kind = source.type_.clone().unwrap_or_default();
+        return Some(Content::Host { path: source.path.clone(), kind, read_only });
+    }
+    let source = spec.local.as_ref()?;
+    Some(Content::Local { path: source.path.clone(), read_only })
 }
 
 /// Collects the files of one volume.
@@ -465,6 +498,32 @@ mod tests {
         assert_eq!(huge, VolumeError::Medium { volume: "v".into(), medium: "HugePages".into() });
         let unknown = volume(json!({"nfs": {"server": "s", "path": "/"}})).unwrap_err();
         assert_eq!(unknown, VolumeError::Unsupported { volume: "v".into() });
+    }
+
+    #[test]
+    fn claims_lead_to_directories_and_other_kinds_are_refused() {
+        let of = |source: Value, volume: Value| {
+            let mut sources = sources();
+            let found = serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": volume})).unwrap();
+            sources.claims.insert("c".to_owned(), Arc::new(found));
+            let mut volume = source;
+            volume["name"] = json!("v");
+            let pod = pod(json!({"containers": [{"name": "a"}], "volumes": [volume]}));
+            assert_eq!(references(&pod).claims.len(), 1);
+            contents(&pod, &sources, &EnvContext::default()).map(|mut all| all.remove("v").unwrap())
+        };
+        let claim = |name: &str, read_only: bool| json!({"persistentVolumeClaim": {"claimName": name, "readOnly": read_only}});
+        let local = of(claim("c", true), json!({"local": {"path": "/a"}})).unwrap();
+        assert_eq!(local, Content::Local { path: "/a".into(), read_only: true });
+        assert!(local.is_read_only());
+        let host = of(claim("c", false), json!({"hostPath": {"path": "/a", "type": "Directory"}})).unwrap();
+        let kind = "Directory".to_owned();
+        assert_eq!(host, Content::Host { path: "/a".into(), kind, read_only: false });
+        assert!(!host.is_read_only());
+        let unknown = of(claim("c", false), json!({"nfs": {"server": "s", "path": "/"}})).unwrap_err();
+        assert_eq!(unknown, VolumeError::Unsupported { volume: "v".into() });
+        let missing = of(claim("d", false), json!({})).unwrap_err();
+        assert!(matches!(missing, VolumeError::Missing { kind: "persistentvolumeclaim", .. }), "{missing}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
 
 mod bench;
+mod claims;
 mod containerd;
 mod fake_runtime;
 mod hostile;

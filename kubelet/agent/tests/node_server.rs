@@ -87,3 +87,54 @@ async fn streams_to_one_pod_leave_room_for_those_to_others() {
     while follow("greedy").await.status() != 200 {}
     kubelet.stop().await;
 }
+
+#[tokio::test]
+async fn directories_of_volumes_are_removed_by_name_for_the_api_server_alone() {
+    let (bench, api) = (Bench::new(), Api::new());
+    let time = AtomicI64::new(1_800_000_000_000_000_000);
+    let clock = Arc::new(move || time.fetch_add(1, Ordering::Relaxed));
+    let runtime = FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 9, 0, 0), 24), clock));
+    let machine = FakeMachine::new(runtime.clone(), "n1", Ipv4Addr::LOCALHOST.into());
+    let kubelet = bench.kubelet_over(&api, Arc::new(runtime), Arc::new(machine.clone())).await;
+    let answer = async |method: &str, path: &str, permitted: bool| {
+        let method = method.parse().unwrap();
+        bench.send(kubelet.port, method, path, permitted).await.status().as_u16()
+    };
+    assert_eq!(answer("DELETE", "/localVolumes/pvc-1", false).await, 401);
+    for method in ["GET", "POST", "PUT"] {
+        assert_eq!(answer(method, "/localVolumes/pvc-1", true).await, 405, "{method}");
+    }
+    for path in [
+        "/localVolumes/..",
+        "/localVolumes/.",
+        "/localVolumes/.pvc-1",
+        "/localVolumes/%2e%2e",
+        "/localVolumes/..%2fpods",
+        "/localVolumes/PVC",
+    ] {
+        assert_eq!(answer("DELETE", path, true).await, 400, "{path}");
+    }
+    for path in ["/localVolumes", "/localVolumes/", "/localVolumes/pvc-1/deeper", "/localVolumes/../pods"] {
+        assert_eq!(answer("DELETE", path, true).await, 404, "{path}");
+    }
+    assert_eq!(machine.removed_volumes(), [""; 0]);
+    assert_eq!(answer("DELETE", "/localVolumes/pvc-1", true).await, 200);
+    assert_eq!(machine.removed_volumes(), ["pvc-1"]);
+
+    // Not even the API server takes the files of a pod that runs.
+    let named = |name: &str| json!({"name": name, "namespace": "default", "uid": "u"});
+    let claim =
+        json!({"metadata": named("c"), "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}});
+    api.create("api/v1/persistentvolumeclaims", claim);
+    let spec = json!({"claimRef": named("c"), "local": {"path": "/volumes/pvc-2"}});
+    api.create("api/v1/persistentvolumes", json!({"metadata": {"name": "pvc-2"}, "spec": spec}));
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "c"}});
+    api.create_pod("p", json!({"containers": [{"name": "c", "image": "web"}], "volumes": [volume]}));
+    api.until_ready("p").await;
+    assert_eq!(answer("DELETE", "/localVolumes/pvc-2", true).await, 409);
+    api.delete_pod("p", 0);
+    api.until_gone("p").await;
+    while answer("DELETE", "/localVolumes/pvc-2", true).await == 409 {}
+    assert_eq!(machine.removed_volumes(), ["pvc-1", "pvc-2"]);
+    kubelet.stop().await;
+}

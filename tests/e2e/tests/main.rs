@@ -17,4 +17,5 @@ mod policies;
 mod replacement;
 mod shop;
 mod single_node;
+mod storage;
 mod two_nodes;

@@ -27,6 +27,7 @@ fn a_single_node_runs_the_usual_workloads() -> Result<()> {
     logs_and_exec(&cluster)?;
     proxies_lead_to_pods(&cluster)?;
     a_running_pod_changes(&cluster)?;
+    crate::storage::claims_keep_files(&cluster)?;
     bad_input_changes_nothing(&cluster)?;
     delete_everything(&cluster)?;
 

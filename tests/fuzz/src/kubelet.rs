@@ -25,6 +25,7 @@ pub fn pod(bytes: &[u8]) {
         secrets: named(serde_json::from_slice::<Secret>(secret).ok()),
         services: serde_json::from_slice::<Service>(service).ok().into_iter().map(Arc::new).collect(),
         tokens: references(&pod).tokens.into_iter().map(|key| (key, "token".to_owned())).collect(),
+        ..Sources::default()
     };
     let ips = ["10.0.0.2".to_owned(), "fd00::2".to_owned()];
     let context = EnvContext { pod_ips: &ips, host_ips: &ips, allocatable: None };

@@ -8,7 +8,8 @@ use crate::data_dir::{DataDir, Made};
 use crate::etcd;
 use crate::node::Directories;
 
-/// Stops the pods, then removes what carried them. API objects stay in the data directory.
+/// Stops the pods, then removes what carried them. API objects and the volumes of claims stay in the data
+/// directory.
 pub async fn run(args: Down) -> Result<()> {
     let Down { data_dir } = args;
     if !data_dir.exists() {

@@ -23,6 +23,7 @@ use crate::down;
 use crate::join_args::Leave;
 use crate::limits;
 use crate::membership::Membership;
+use crate::node::Directories;
 
 /// Drains the node if that is asked for, stops its components, removes what they made, and deletes the Node. What is
 /// to be done is recorded first, so that the next one finishes what one that was killed has begun.
@@ -35,6 +36,7 @@ pub async fn run(args: Leave) -> Result<()> {
     if data_dir.join("pki").exists() || data_dir.join("store").exists() {
         bail!("{} is the directory of a whole cluster: use `hawser down`", data_dir.display());
     }
+    has_no_volumes(&data_dir)?;
     let membership = Membership::of(&data_dir);
     let joined = membership.cluster()?;
     let administrator = match &kubeconfig {
@@ -51,6 +53,7 @@ pub async fn run(args: Leave) -> Result<()> {
         drain_node(&client, &node, drain_timeout).await?;
     }
     stop_holder(&data_dir).await?;
+    has_no_volumes(&data_dir)?;
     let data = DataDir::open_to_leave(&data_dir)?;
     let made = data.made()?;
     let Leaving { node_name: node, joined } = begin(&data, &membership, made.as_ref())?;
@@ -87,6 +90,19 @@ fn begin(data: &DataDir, membership: &Membership, made: Option<&Made>) -> Result
     let leaving = Leaving { node_name, joined };
     data.begin_to_leave(&leaving)?;
     Ok(leaving)
+}
+
+/// Refuses to leave while the directory holds volumes of claims: they are nowhere else.
+pub fn has_no_volumes(data_dir: &Path) -> Result<()> {
+    let volumes = Directories::new(data_dir).volumes();
+    if volumes.exists() && !is_empty(&volumes) {
+        let shown = volumes.display();
+        bail!(
+            "{shown} holds the data of claims: delete the claims while the node runs, or move the directories elsewhere, \
+             then run this again"
+        );
+    }
+    Ok(())
 }
 
 /// Returns whether a directory has no entries: a leave may have been killed just before it removed it.
@@ -267,6 +283,17 @@ mod tests {
         assert!(!is_evicted(&pod(owned("DaemonSet"))));
         assert!(!is_evicted(&pod(json!({"metadata": {"name": "m", "annotations": {MIRROR: "x"}}}))));
         assert!(!is_evicted(&pod(json!({"metadata": {"name": "p"}, "status": {"phase": "Succeeded"}}))));
+    }
+
+    #[test]
+    fn directory_with_volumes_is_not_left() {
+        let dir = tempfile::tempdir().unwrap();
+        has_no_volumes(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("volumes")).unwrap();
+        has_no_volumes(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("volumes/pvc-1")).unwrap();
+        let error = has_no_volumes(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("holds the data of claims"), "{error}");
     }
 
     #[test]

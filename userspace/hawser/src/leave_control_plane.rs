@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::control_plane::ControlPlane;
 use crate::data_dir::{self, DataDir, Leaving};
 use crate::join_args::Leave;
-use crate::leave::{delete_node, drain_node, node_name, stop_holder};
+use crate::leave::{delete_node, drain_node, has_no_volumes, node_name, stop_holder};
 use crate::limits;
 use crate::{api_servers, discovery, down, etcd, leave};
 
@@ -70,6 +70,7 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     if record.member.is_some() && record.etcd_servers.is_empty() {
         bail!("this machine has the last member of etcd, and with it all objects: use `hawser down`");
     }
+    has_no_volumes(&data_dir)?;
     let living = own_list(&data_dir).await;
     if is_last(&record, living.as_deref()) {
         bail!(
@@ -94,6 +95,7 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
         drain_node(&client, &node, drain_timeout).await?;
     }
     stop_holder(&data_dir).await?;
+    has_no_volumes(&data_dir)?;
     let data = DataDir::open_to_leave(&data_dir)?;
     // A run that was killed may have removed the keys already: then the member has left.
     let pki = data.join("pki");

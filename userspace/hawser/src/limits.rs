@@ -37,6 +37,8 @@ pub const CLUSTER_INFO_RETRY: Duration = Duration::from_secs(1);
 pub const CLUSTER_INFO_CHECK: Duration = Duration::from_secs(30);
 /// Pause between attempts to write the Service of the cluster's DNS server.
 pub const DNS_SERVICE_RETRY: Duration = Duration::from_secs(2);
+/// Pause between attempts to write the default StorageClass.
+pub const STORAGE_CLASS_RETRY: Duration = Duration::from_secs(2);
 
 // Start and end.
 /// Time after which a daemon has finished the work that it does only once, and releases the pages of the binary that

@@ -30,6 +30,7 @@ mod join_control_plane;
 mod leave;
 mod leave_control_plane;
 mod limits;
+mod local_path;
 mod lock;
 mod look;
 mod membership;

@@ -140,6 +140,11 @@ impl Directories {
         self.root.join("logs")
     }
 
+    /// Returns the directory of the volumes that outlive their pods, which `down` keeps as it keeps the objects.
+    pub fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
+    }
+
     pub fn network(&self) -> PathBuf {
         self.root.join("network")
     }
@@ -162,7 +167,9 @@ impl Directories {
     }
 
     pub fn machine(&self) -> Result<LinuxMachine> {
-        LinuxMachine::new(&self.kubelet(), &self.logs()).context("cannot set up the kubelet's directories")
+        let machine = LinuxMachine::new(&self.kubelet(), &self.logs());
+        let machine = machine.and_then(|machine| machine.with_local_volumes(&self.volumes()));
+        machine.context("cannot set up the kubelet's directories")
     }
 
     /// Removes the state of running pods and nothing else: their volumes, their logs, and the state of the

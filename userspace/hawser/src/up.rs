@@ -32,6 +32,7 @@ use crate::control_plane::{self, ControlPlane};
 use crate::data_dir::DataDir;
 use crate::etcd::LocalEtcd;
 use crate::limits;
+use crate::local_path;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::wildcard;
@@ -341,6 +342,8 @@ fn run_control_plane(
         Box::pin(controllers_scheduler::run(config.clone(), informers, time.clone(), stop))
     };
     tasks.add("scheduler", again_when_lost(stop.clone(), run));
+    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
+    tokio::spawn(local_path::ensure(admin, stop.clone()));
     Ok(())
 }
 

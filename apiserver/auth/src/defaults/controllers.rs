@@ -128,6 +128,17 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "READ,create,delete,patch core pods",
         ],
     ),
+    // Ours. The one request to kubelets is the removal of a directory; what runs in pods needs other verbs.
+    (
+        "local-path-provisioner",
+        &[
+            "READ,create,update,patch,delete core persistentvolumes",
+            "READ,update,patch core persistentvolumeclaims",
+            "READ core nodes",
+            "READ storage.k8s.io storageclasses",
+            "delete core nodes/proxy",
+        ],
+    ),
     (
         "legacy-service-account-token-cleaner",
         &[
@@ -151,6 +162,17 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "patch,update core pods/status",
             "READ,delete core pods",
             "READ coordination.k8s.io leases",
+        ],
+    ),
+    (
+        "persistent-volume-binder",
+        &[
+            "READ,update,patch core persistentvolumes",
+            "update,patch core persistentvolumes/status",
+            "READ,update,patch core persistentvolumeclaims",
+            "update,patch core persistentvolumeclaims/status",
+            "READ core pods",
+            "READ storage.k8s.io storageclasses",
         ],
     ),
     ("pod-garbage-collector", &["READ,delete core pods", "READ core nodes", "patch,update core pods/status"]),

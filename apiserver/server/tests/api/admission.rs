@@ -427,3 +427,31 @@ async fn annotations_of_apparmor_become_fields_and_say_so() {
     annotated["metadata"]["name"] = "q".into();
     assert_eq!(warnings(&api.post(PODS, annotated).await.expect(422)).len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_a_class_gets_the_default_one() {
+    let api = Api::start().await;
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = |name: &str, class: Value| {
+        json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}}}})
+    };
+    let made = api.post(claims, claim("early", Value::Null)).await.expect(201).body;
+    assert_eq!(made["spec"].get("storageClassName"), None, "there is no class");
+    let classes = "/apis/storage.k8s.io/v1/storageclasses";
+    for (name, default) in [("plain", "false"), ("usual", "true")] {
+        let annotations = json!({"storageclass.kubernetes.io/is-default-class": default});
+        let class =
+            json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "example.com/p"});
+        api.post(classes, class).await.expect(201);
+    }
+    for (name, asked, given) in
+        [("none", Value::Null, "usual"), ("empty", json!(""), ""), ("other", json!("plain"), "plain")]
+    {
+        let made = api.post(claims, claim(name, asked)).await.expect(201).body;
+        assert_eq!(made["spec"]["storageClassName"], given, "{name}");
+    }
+    // The class may come later, and the binder gives it then.
+    let late = json!({"spec": {"storageClassName": "usual"}});
+    api.patch("merge", &format!("{claims}/early"), late).await.expect(200);
+}

@@ -50,6 +50,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("example.com/v1", "gamesets", "GameSet", true),
     ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
+    ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
@@ -62,6 +63,10 @@ struct State {
     log: Vec<(u64, String, &'static str, Value)>,
     /// The time of each of them.
     times: Vec<Instant>,
+    /// Deletions that went through to nodes: the version at that time, and the path at the node.
+    at_nodes: Vec<(u64, String)>,
+    /// True while nodes answer nothing.
+    nodes_are_away: bool,
 }
 
 /// The answer of a server beside this one.
@@ -171,6 +176,16 @@ impl FakeApi {
         state.objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
     }
 
+    /// Returns the deletions that went through to nodes, each with the version of the newest change before it.
+    pub fn deleted_at_nodes(&self) -> Vec<(u64, String)> {
+        self.state.lock().unwrap().at_nodes.clone()
+    }
+
+    /// Has nodes answer nothing from now on, or answer again.
+    pub fn set_nodes_away(&self, away: bool) {
+        self.state.lock().unwrap().nodes_are_away = away;
+    }
+
     async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -215,6 +230,7 @@ impl FakeApi {
                 state.update(&target, |object| set_scale(object, &body)).map(|object| scale_of(&object))
             }
             Method::PUT => state.update(&target, |object| *object = body.clone()),
+            Method::DELETE if target.subresource == "proxy" => state.delete_at_node(&path),
             Method::DELETE if target.name.is_empty() => Ok(state.delete_all(&target, &body)),
             Method::DELETE => state.delete(&target, &body),
             _ => Err(Refused(405, "MethodNotAllowed")),
@@ -522,11 +538,22 @@ impl State {
         Ok(self.put(Self::key(target), new, change))
     }
 
+    fn delete_at_node(&mut self, path: &str) -> Result<Value, Refused> {
+        if self.nodes_are_away {
+            return Err(Refused(503, "ServiceUnavailable"));
+        }
+        let at_node = path.split_once("/proxy/").map_or("", |(_, path)| path);
+        self.at_nodes.push((self.version, at_node.to_owned()));
+        Ok(json!("removed"))
+    }
+
     fn delete(&mut self, target: &Target, options: &Value) -> Result<Value, Refused> {
         let mut object = self.get(target)?;
-        let wanted = &options["preconditions"]["uid"];
-        if !wanted.is_null() && *wanted != object["metadata"]["uid"] {
-            return Err(Refused(409, "Conflict"));
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != object["metadata"][field] {
+                return Err(Refused(409, "Conflict"));
+            }
         }
         let finalizer = match options["propagationPolicy"].as_str() {
             Some("Foreground") => Some("foregroundDeletion"),

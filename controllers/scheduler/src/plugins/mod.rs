@@ -7,6 +7,7 @@ mod node;
 mod ports;
 mod spread;
 mod taints;
+mod volumes;
 
 pub use affinity::NodeAffinity;
 pub use fit::{BalancedAllocation, Fit};
@@ -15,6 +16,7 @@ pub use node::{NodeName, NodeUnschedulable};
 pub use ports::NodePorts;
 pub use spread::TopologySpread;
 pub use taints::TaintToleration;
+pub use volumes::VolumeBinding;
 
 use crate::framework::Profile;
 
@@ -28,6 +30,7 @@ pub fn default_profile() -> Profile {
             Box::new(NodeAffinity),
             Box::new(NodePorts),
             Box::new(Fit),
+            Box::new(VolumeBinding),
             Box::new(TopologySpread),
         ],
         scores: vec![

@@ -36,6 +36,8 @@ struct Shared {
     memory: Mutex<BTreeMap<String, u64>>,
     /// Disk usage of each pod, by uid.
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
+    /// Names of the volumes whose directories were removed.
+    removed_volumes: Mutex<Vec<String>>,
     /// If set, every log is too large each time it is checked.
     logs_overflow: AtomicBool,
     /// Number of upcoming attempts to set up a volume that fail.
@@ -72,6 +74,7 @@ impl FakeMachine {
             cgroups: Mutex::default(),
             memory: Mutex::default(),
             disk_usage: Mutex::default(),
+            removed_volumes: Mutex::default(),
             logs_overflow: AtomicBool::new(false),
             failing_volumes: AtomicUsize::new(0),
             failing_tear_downs: AtomicUsize::new(0),
@@ -81,6 +84,11 @@ impl FakeMachine {
     /// Returns the volumes of the pods that are set up, by uid and volume name.
     pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
         self.pods().clone()
+    }
+
+    /// Returns the names of the volumes whose directories were removed, in order.
+    pub fn removed_volumes(&self) -> Vec<String> {
+        self.0.removed_volumes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the resources last set on the cgroup of a pod.
@@ -167,6 +175,15 @@ impl Machine for FakeMachine {
         }
         self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
+    }
+
+    fn local_volumes(&self) -> Option<PathBuf> {
+        Some(PathBuf::from("/volumes"))
+    }
+
+    async fn remove_local_volume(&self, name: &str) -> Result<()> {
+        self.0.removed_volumes.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        Ok(())
     }
 
     async fn sub_path(&self, _pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf> {

@@ -23,7 +23,7 @@ use super::{
     beneath::{self, Dir},
     cgroup::Hierarchies,
     disk_usage::Walk,
-    host_path,
+    host_path, local,
     logs::Log,
     make_dir,
     mounts::{self, Memory},
@@ -60,6 +60,8 @@ pub struct LinuxMachine {
     /// Absolute path of the directory that contains a directory for each pod.
     root: PathBuf,
     logs: PathBuf,
+    /// Absolute path of the directory that contains a directory for each volume that outlives its pods.
+    local_volumes: Option<PathBuf>,
     hierarchies: Hierarchies,
     info: MachineInfo,
     /// Limits how many pods are measured at the same time.
@@ -76,7 +78,14 @@ impl LinuxMachine {
         let root = absolute(root)?;
         let info = read_info(&root)?;
         let walks = Arc::new(Semaphore::new(CONCURRENT_MEASUREMENTS));
-        Ok(Self { logs: absolute(logs)?, hierarchies: Hierarchies::detect(), info, root, walks })
+        let hierarchies = Hierarchies::detect();
+        Ok(Self { logs: absolute(logs)?, local_volumes: None, hierarchies, info, root, walks })
+    }
+
+    /// Keeps volumes that outlive their pods under `directory`.
+    pub fn with_local_volumes(mut self, directory: &Path) -> Result<Self> {
+        self.local_volumes = Some(local::open_root(directory)?);
+        Ok(self)
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -266,7 +275,7 @@ impl Machine for LinuxMachine {
     ) -> Result<PathBuf> {
         let (this, uid, name, content) = (self.clone(), pod.uid.clone(), name.to_owned(), content.clone());
         blocking(move || {
-            if let Content::Host { path, kind } = &content {
+            if let Content::Host { path, kind, read_only: _ } = &content {
                 let path = PathBuf::from(path);
                 host_path::check(&path, kind)?;
                 return Ok(path);
@@ -274,6 +283,9 @@ impl Machine for LinuxMachine {
             let path = this.pod_dir(&uid).join(VOLUMES).join(&name);
             let error = |source| MachineError::new("set up the volume", &path, source);
             let group = group.map(u32::try_from).transpose().map_err(|e| error(io::Error::other(e)))?;
+            if let Content::Local { path, read_only: _ } = &content {
+                return local::set_up(this.local_volumes.as_deref(), Path::new(path), group);
+            }
             let volumes = this.pods().and_then(|dir| dir.make_dir(&uid, 0o750)?.make_dir(VOLUMES, 0o750));
             let volumes = volumes.map_err(error)?;
             match &content {
@@ -281,12 +293,21 @@ impl Machine for LinuxMachine {
                 Content::Files { files, in_memory } => {
                     volume::files(&volumes, &name, files, *in_memory, group)
                 }
-                Content::Host { .. } => Ok(()),
+                Content::Host { .. } | Content::Local { .. } => Ok(()),
             }
             .map_err(error)?;
             Ok(path)
         })
         .await
+    }
+
+    fn local_volumes(&self) -> Option<PathBuf> {
+        self.local_volumes.clone()
+    }
+
+    async fn remove_local_volume(&self, name: &str) -> Result<()> {
+        let (root, name) = (self.local_volumes.clone(), name.to_owned());
+        blocking(move || root.map_or(Ok(()), |root| local::remove(&root, &name))).await
     }
 
     async fn sub_path(&self, pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf> {

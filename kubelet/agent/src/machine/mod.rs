@@ -21,6 +21,7 @@ mod disk_usage;
 pub mod fake;
 mod host_path;
 pub mod linux;
+mod local;
 mod logs;
 mod mounts;
 mod network;
@@ -188,6 +189,13 @@ pub trait Machine: Send + Sync + 'static {
         content: &Content,
         group: Option<i64>,
     ) -> Result<PathBuf>;
+
+    /// Returns the directory that contains those of volumes that stay when their pods are gone, if the node keeps any.
+    fn local_volumes(&self) -> Option<PathBuf>;
+
+    /// Removes the directory of such a volume with its contents; succeeds if there is none. Never removes the
+    /// contents of a mount or what a symbolic link leads to.
+    async fn remove_local_volume(&self, name: &str) -> Result<()>;
 
     /// Mounts a part of a volume in a place that containers cannot reach, and returns the path of the mount.
     /// The part is created if it is missing and must lie within the volume.

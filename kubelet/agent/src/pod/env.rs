@@ -7,7 +7,8 @@ use std::{
 
 use k8s_openapi::{
     api::core::v1::{
-        ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret, Service,
+        ConfigMap, Container, EnvVarSource, ObjectFieldSelector, PersistentVolume, Pod,
+        ResourceFieldSelector, Secret, Service,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -35,6 +36,8 @@ pub struct Sources {
     pub services: Vec<Arc<Service>>,
     /// Service account tokens, by audience and lifetime.
     pub tokens: BTreeMap<TokenKey, String>,
+    /// Volumes that are bound to the claims of the pod, by the name of the claim.
+    pub claims: BTreeMap<String, Arc<PersistentVolume>>,
 }
 
 /// Facts about the pod's environment that its variables may refer to.
@@ -385,7 +388,7 @@ mod tests {
             config_maps: BTreeMap::from([("config".to_owned(), Arc::new(config))]),
             secrets: BTreeMap::from([("secret".to_owned(), Arc::new(secret))]),
             services: vec![Arc::new(service)],
-            tokens: BTreeMap::new(),
+            ..Sources::default()
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::{convert::Infallible, sync::Arc};
 
+use apiserver_meta::volumes;
 use bytes::Bytes;
 use futures::stream;
 use http::{Method, Request, Response, StatusCode, header};
@@ -31,6 +32,7 @@ use crate::{agent::Agent, limits};
 mod admission;
 mod caller;
 mod frames;
+mod local_volumes;
 mod logs;
 mod pool;
 mod query;
@@ -122,6 +124,7 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
             typed(StatusCode::OK, format.media(), agent.metrics.page(format))
         }
         ["stats", "summary"] => stats::summary(&agent).await,
+        [volumes::LOCAL_PATH_DOOR, name] => local_volumes::serve(&agent, request.method(), name).await,
         ["logs", rest @ ..] => {
             system_logs::serve(&agent.config.system_logs, &request, rest, session.node_log()).await
         }

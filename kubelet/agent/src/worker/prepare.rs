@@ -1,6 +1,6 @@
 //! Sets up the directories and volumes of a pod and reads the objects that they are made of.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::error_chain;
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-        core::v1::{Container, Pod, ServiceAccount},
+        core::v1::{Container, PersistentVolume, Pod, ServiceAccount},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -18,6 +18,7 @@ use tracing::warn;
 
 use super::{Worker, handler::HandlerError};
 use crate::{
+    claims::{self, ClaimError},
     limits,
     machine::{MachineError, SubPath},
     pod::{
@@ -40,6 +41,8 @@ pub(super) enum PrepareError {
         #[source]
         source: Box<kube::Error>,
     },
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error(transparent)]
     Volume(#[from] volumes::VolumeError),
     #[error(transparent)]
@@ -101,7 +104,34 @@ impl Worker {
             secrets: found.secrets,
             services,
             tokens: self.tokens(pod, &references).await?,
+            claims: self.claims(pod, &references).await?,
         })
+    }
+
+    /// Returns the volumes that are bound to the claims of a pod. Those that are known stay what they are: neither
+    /// claim nor volume is ever bound to another one.
+    async fn claims(
+        &self,
+        pod: &Pod,
+        references: &References,
+    ) -> Result<BTreeMap<String, Arc<PersistentVolume>>, PrepareError> {
+        let labels = self.agent.node_labels().unwrap_or_default();
+        let is_running = self.tracked.state().runtime.ready_sandbox().is_some();
+        let place = claims::Place { node: &self.agent.config.node_name, labels: &labels, is_running };
+        let mut found = BTreeMap::new();
+        for name in &references.claims {
+            if let Some(known) = self.sources.as_ref().and_then(|sources| sources.claims.get(name)) {
+                found.insert(name.clone(), Arc::clone(known));
+                continue;
+            }
+            let read = within(limits::API_DEADLINE, claims::read(&self.agent.client, pod, name, place)).await;
+            let claim = || format!("{}/{name}", self.tracked.place.namespace);
+            let volume = read.ok_or_else(|| ClaimError::Timeout { claim: claim() })??;
+            found.insert(name.clone(), Arc::new(volume));
+        }
+        let names = found.values().filter_map(|volume| volume.metadata.name.clone());
+        self.tracked.state().claimed = names.collect();
+        Ok(found)
     }
 
     /// Returns the service account tokens of a pod, requesting new ones in place of those that are about to

@@ -166,13 +166,23 @@ impl Bench {
 
     /// Opens a stream and returns the header of the answer, before its body has arrived.
     pub async fn open(&self, port: u16, path: &str, with_certificate: bool) -> http::Response<Incoming> {
+        self.send(port, http::Method::GET, path, with_certificate).await
+    }
+
+    /// Sends a request without a body and returns the header of the answer.
+    pub async fn send(
+        &self,
+        port: u16,
+        method: http::Method,
+        path: &str,
+        with_certificate: bool,
+    ) -> http::Response<Incoming> {
         let stream = self.connect(port, with_certificate).await;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let request =
-            http::Request::get(path).header("host", "node").body(Empty::<bytes::Bytes>::new()).unwrap();
-        sender.send_request(request).await.unwrap()
+        let request = http::Request::builder().method(method).uri(path).header("host", "node");
+        sender.send_request(request.body(Empty::<bytes::Bytes>::new()).unwrap()).await.unwrap()
     }
 
     /// Returns the status of the answer to an upgrade request.
