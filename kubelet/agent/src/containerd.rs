@@ -217,6 +217,13 @@ impl Containerd {
 fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
     let write = |path: &Path, source| ContainerdError::Write { path: path.to_owned(), source };
     fs::write(config.config_file(), config.render()).map_err(|e| write(&config.config_file(), e))?;
+    // That of an earlier process would say that this one has ended.
+    match fs::remove_file(config.pid_file()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(write(&config.pid_file(), error));
+        }
+        _ => {}
+    }
     let log = fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -253,7 +260,7 @@ async fn wait(config: &ContainerdConfig) -> Result<CriRuntime, ContainerdError> 
         if began.elapsed() > START {
             return Err(ContainerdError::Connect(error));
         }
-        if began.elapsed() > POLL * 25 && !is_alive(config) {
+        if has_ended(config) {
             let status = "an error".to_owned();
             return Err(ContainerdError::Ended { status, log: config.log_file.clone() });
         }
@@ -273,6 +280,17 @@ fn is_alive(config: &ContainerdConfig) -> bool {
     let file = config.config_file();
     command.split(|byte| *byte == 0).any(|argument| argument == file.as_os_str().as_encoded_bytes())
         && !is_zombie(pid)
+}
+
+/// Returns `true` if the recorded process is gone. On a slow disk it takes a while until the process is recorded, and
+/// until its command can be read after it was executed.
+fn has_ended(config: &ContainerdConfig) -> bool {
+    let Some(pid) = pid(config) else { return false };
+    match fs::read(format!("/proc/{pid}/cmdline")) {
+        Ok(command) if command.is_empty() => is_zombie(pid),
+        Ok(_) => !is_alive(config),
+        Err(_) => true,
+    }
 }
 
 fn is_zombie(pid: Pid) -> bool {
@@ -402,6 +420,35 @@ mod tests {
         {
             assert!(text.contains(needed), "{needed}");
         }
+    }
+
+    #[test]
+    fn containerd_has_ended_when_its_recorded_process_is_gone_and_not_before_one_is_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ContainerdConfig {
+            program: "/usr/bin/containerd".into(),
+            root: dir.path().into(),
+            state: dir.path().into(),
+            cni_bin_dir: "/x".into(),
+            cni_conf_dir: "/x".into(),
+            sandbox_image: String::new(),
+            log_file: dir.path().join("log"),
+        };
+        assert!(!has_ended(&config), "no process is recorded yet");
+        let record = |pid: u32| fs::write(config.pid_file(), pid.to_string()).unwrap();
+        record(std::process::id());
+        assert!(has_ended(&config), "the process is another one");
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read line"])
+            .arg(config.config_file())
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        record(child.id());
+        assert!(!has_ended(&config));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(&config));
     }
 
     #[tokio::test]
