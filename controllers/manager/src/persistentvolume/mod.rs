@@ -19,7 +19,7 @@ mod volume;
 
 use std::sync::Arc;
 
-use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder, events};
+use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey, Recorder, events};
 use apiserver_meta::{pods, volumes};
 use controllers_runtime::{Ledger, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
