@@ -45,8 +45,9 @@ impl Life {
         let (client, dead) = api.mortal_client(writes, last_is_done);
         let end = CancellationToken::new();
         let informers = Informers::new(client, ambient.clone(), end.clone());
-        let config = Arc::new(Config::default());
-        let context = Context::new(config, informers, ambient.clone(), end.clone());
+        let workers = BTreeMap::from([("job-controller", 2)]);
+        let config = Arc::new(Config { workers, ..Config::default() });
+        let context = Context::new(config, informers, ambient.clone(), end.clone()).of("job-controller", "");
         let mut tasks = Tasks::new();
         super::start(&context, &mut tasks);
         Self { tasks, end, dead }
