@@ -217,7 +217,7 @@ impl Containerd {
 fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
     let write = |path: &Path, source| ContainerdError::Write { path: path.to_owned(), source };
     fs::write(config.config_file(), config.render()).map_err(|e| write(&config.config_file(), e))?;
-    // That of an earlier process would say that this one has ended.
+    // With the id of an earlier process in the file, this one would seem to have ended.
     match fs::remove_file(config.pid_file()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(write(&config.pid_file(), error));

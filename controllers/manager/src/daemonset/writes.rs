@@ -1,7 +1,7 @@
 //! The requests to the API that carry out a plan.
 
+use apiserver_client::ObjectKey;
 use apiserver_client::events::reference;
-use apiserver_client::{ObjectKey, message};
 use controllers_runtime::{Attempt, Error, Result};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -55,7 +55,7 @@ impl DaemonSets {
             }
             Err(error) => {
                 if !error.is_namespace_terminating() {
-                    let message = format!("Error creating: {}", cause(&error));
+                    let message = format!("Error creating: {}", error.api_message());
                     self.recorder.warning(reference(view.set), "FailedCreate", message);
                 }
                 Err(error)
@@ -75,7 +75,7 @@ impl DaemonSets {
             }
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => {
-                let message = format!("Error deleting: {}", cause(&error));
+                let message = format!("Error deleting: {}", error.api_message());
                 self.recorder.warning(reference(set), "FailedDelete", message);
                 Err(error)
             }
@@ -122,13 +122,5 @@ impl DaemonSets {
 
     fn pods_in(&self, key: &ObjectKey) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &key.namespace)
-    }
-}
-
-/// Returns the message of the API.
-fn cause(error: &Error) -> String {
-    match error {
-        Error::Api { cause, .. } => message(cause),
-        other => other.to_string(),
     }
 }
