@@ -14,7 +14,7 @@ use crate::testing::api::FakeApi;
 fn pod(name: &str, volumes: &[&str]) -> Value {
     let volume = |name: &&str| {
         json!({"name": name, "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"for": name}},
-            "spec": {"accessModes": ["ReadWriteOnce"]}}}})
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast"}}}})
     };
     let volumes: Vec<Value> = volumes.iter().map(volume).collect();
     json!({"metadata": {"name": name}, "spec": {"containers": [], "volumes": volumes}})
@@ -30,7 +30,7 @@ fn owners(api: &FakeApi) -> Vec<(Value, Value)> {
 #[tokio::test(start_paused = true)]
 async fn pod_gets_claims_for_its_ephemeral_volumes_which_go_with_it() {
     let cluster = Cluster::start().await;
-    let foreign = json!({"metadata": {"name": "p-taken"}, "spec": {}});
+    let foreign = json!({"metadata": {"name": "p-taken"}, "spec": {"storageClassName": "fast"}});
     cluster.create::<PersistentVolumeClaim>("ns", foreign).await;
     let pod: Pod = cluster.create("ns", pod("p", &["a", "taken", "z"])).await;
     cluster.pass(1).await;

@@ -438,14 +438,7 @@ impl State {
     }
 
     fn get(&self, target: &Target) -> Result<Value, Refused> {
-        let object = self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))?;
-        Ok(match target.subresource.as_str() {
-            "scale" => {
-                json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": object["metadata"],
-                "spec": {"replicas": object["spec"]["replicas"]}, "status": {"replicas": 0}})
-            }
-            _ => object,
-        })
+        self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))
     }
 
     fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
