@@ -13,6 +13,7 @@ pub mod page;
 mod places;
 pub mod private_file;
 pub mod probes;
+pub mod relay;
 pub mod shutdown;
 pub mod tls;
 pub mod tunnel;

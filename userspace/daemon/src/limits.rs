@@ -45,5 +45,5 @@ pub const TUNNEL_PING_ANSWER: Duration = Duration::from_secs(5);
 pub const TUNNEL_HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time for the near end's server to accept a connection.
 pub const TUNNEL_CONNECT: Duration = Duration::from_secs(3);
-/// Bytes that are copied at one time between a stream of a tunnel and a socket.
-pub const TUNNEL_COPY: usize = 16 * 1024;
+/// Bytes that are copied at one time from one connection to another.
+pub const RELAY_BUFFER: usize = 16 * 1024;

@@ -29,6 +29,7 @@ use crate::limits;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::Networks;
+use crate::node_proxy;
 use crate::servers;
 use crate::tasks::Tasks;
 use crate::token::Token;
@@ -84,12 +85,12 @@ async fn member(
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let (node, data_plane) = node::plan(node, &networks.cluster_cidrs, &bpf_root)?;
-    let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
+    let proxy = node_proxy::config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
-    let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
+    let open = tasks.begin(node_proxy::open(proxy, data_plane, stop.clone()));
     let kubeconfig = membership.kubeconfig();
     let servers = servers::known(&membership, &joined).await?;
     let client = async |program| {
@@ -112,7 +113,7 @@ async fn member(
     let ranges = network.ranges;
     tasks.add("pod network", async move { network.ended.await.context("panicked") });
     let dns = dns.map(|config| run_dns(config, api.dns.client(), &around, tasks));
-    let proxy = node::run_proxy(open.end().await?, api.proxy.client(), dns, &around);
+    let proxy = node_proxy::run(open.end().await?, api.proxy.client(), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     // Last, since it may have to wait for the API server.
     let Some(client_ca) = client_authorities::find(&membership, &joined, &client, stop).await? else {

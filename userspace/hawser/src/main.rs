@@ -38,6 +38,7 @@ mod network_args;
 mod node;
 mod node_args;
 mod node_ips;
+mod node_proxy;
 mod probes;
 mod proxy;
 mod proxy_args;

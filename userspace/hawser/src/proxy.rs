@@ -17,6 +17,7 @@ use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanu
 use crate::args::Proxy;
 use crate::limits;
 use crate::node::{self, Surroundings};
+use crate::node_proxy;
 use crate::proxy_args::{Act, Cleanup, ProxyRun, Resolved, resolve};
 use crate::{lock, look};
 
@@ -87,8 +88,8 @@ pub async fn run(args: Proxy) -> Result<()> {
     let ambient = Ambient::system();
     tokio::spawn(warn_of_leftovers());
     let around = Surroundings { ambient: &ambient, stop: &stop };
-    let open = node::open_proxy(config, data_plane, stop.clone()).await?;
-    let proxy = node::run_proxy(open, client, None, &around);
+    let open = node_proxy::open(config, data_plane, stop.clone()).await?;
+    let proxy = node_proxy::run(open, client, None, &around);
     tokio::select! {
         ended = proxy => ended.context("the proxy failed"),
         path = changed(path, text) => {

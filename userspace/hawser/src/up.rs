@@ -36,6 +36,7 @@ use crate::local_path;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::wildcard;
+use crate::node_proxy;
 use crate::tasks::Tasks;
 use crate::{dns, down};
 
@@ -197,7 +198,7 @@ pub async fn cluster(
     let (node, data_plane) = node::plan(node, &networks.cluster_cidrs, &bpf_root)?;
     let ambient = Ambient::system();
     let began = ambient.now();
-    let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
+    let proxy = node_proxy::config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan(dns, &node.name, &networks)?;
     let etcd = etcd_start.etcd_start.then(|| LocalEtcd::plan(&etcd_start, data, &node)).transpose()?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
@@ -205,7 +206,7 @@ pub async fn cluster(
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
-    let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
+    let open = tasks.begin(node_proxy::open(proxy, data_plane, stop.clone()));
     start_etcd(etcd, &mut store, flags, (data, &ambient), stop, tasks).await?;
     if stop.is_cancelled() {
         return tasks.all_end().await;
@@ -227,7 +228,7 @@ pub async fn cluster(
     let ranges = network.ranges;
     tasks.add("pod network", async move { network.ended.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
-    let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), dns, &around);
+    let proxy = node_proxy::run(open.end().await?, client(&api, Component::Proxy), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::upgrade::{LINGER, relay};
+use super::upgrade::{LINGER, join};
 use super::*;
 use crate::clients::budget::Budget;
 use apiserver_auth::authentication::pki::{Pki, Subject};
@@ -436,7 +436,7 @@ async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
 async fn a_client_that_stays_after_the_kubelet_has_gone_is_let_go() {
     let (client, near) = tokio::io::duplex(64);
     let (far, mut kubelet) = tokio::io::duplex(64);
-    let relay = tokio::spawn(relay(near, far));
+    let joined = tokio::spawn(join(near, far));
     kubelet.write_all(b"bye").await.unwrap();
     drop(kubelet);
     let (mut reader, mut writer) = tokio::io::split(client);
@@ -444,7 +444,7 @@ async fn a_client_that_stays_after_the_kubelet_has_gone_is_let_go() {
     reader.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "bye");
     let before = tokio::time::Instant::now();
-    relay.await.unwrap().unwrap();
+    joined.await.unwrap().unwrap();
     assert_eq!(before.elapsed(), LINGER);
     assert!(writer.write_all(b"late").await.is_err());
 }
@@ -453,7 +453,7 @@ async fn a_client_that_stays_after_the_kubelet_has_gone_is_let_go() {
 async fn a_kubelet_may_talk_long_after_the_client_has_said_everything() {
     let (mut client, near) = tokio::io::duplex(64);
     let (far, mut kubelet) = tokio::io::duplex(64);
-    let relay = tokio::spawn(relay(near, far));
+    let joined = tokio::spawn(join(near, far));
     client.write_all(b"question").await.unwrap();
     client.shutdown().await.unwrap();
     let mut text = String::new();
@@ -465,5 +465,5 @@ async fn a_kubelet_may_talk_long_after_the_client_has_said_everything() {
     text.clear();
     client.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "answer");
-    relay.await.unwrap().unwrap();
+    joined.await.unwrap().unwrap();
 }

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use userspace_daemon::relay;
 
 use super::connection::NodeStream;
 use super::target::Upgrade;
@@ -91,7 +91,7 @@ async fn tunnel(client: OnUpgrade, server: OnUpgrade) {
             return;
         }
     };
-    if let Err(error) = relay(TokioIo::new(client), TokioIo::new(server)).await {
+    if let Err(error) = join(TokioIo::new(client), TokioIo::new(server)).await {
         // The usual end of a session that the client cut off.
         tracing::debug!(%error, "a stream to a node or pod ended");
     }
@@ -100,17 +100,11 @@ async fn tunnel(client: OnUpgrade, server: OnUpgrade) {
 /// Carries bytes both ways until both sides are done or one breaks. A client may be silent for as
 /// long as the server still talks; a server that has ended waits for the client no longer than
 /// `LINGER`.
-pub(super) async fn relay(client: impl NodeStream, server: impl NodeStream) -> std::io::Result<()> {
+pub(super) async fn join(client: impl NodeStream, server: impl NodeStream) -> std::io::Result<()> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
-    let up = async {
-        tokio::io::copy(&mut from_client, &mut to_server).await?;
-        to_server.shutdown().await
-    };
-    let down = async {
-        tokio::io::copy(&mut from_server, &mut to_client).await?;
-        to_client.shutdown().await
-    };
+    let up = relay::copy_request(&mut from_client, &mut to_server);
+    let down = relay::copy(&mut from_server, &mut to_client);
     tokio::pin!(up, down);
     tokio::select! {
         ended = &mut up => {

@@ -15,10 +15,11 @@ use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kubelet_cri::{ContainerState, RuntimeError, StreamOptions};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
 use tracing::debug;
+use userspace_daemon::relay;
 
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
 use crate::{agent::Agent, limits, machine::PodPlace, tracked::TrackedPod};
@@ -27,8 +28,6 @@ use crate::{agent::Agent, limits, machine::PodPlace, tracked::TrackedPod};
 const V4: &str = "v4.channel.k8s.io";
 /// WebSocket protocol that clients prefer; it can also close a single channel.
 const V5: &str = "v5.channel.k8s.io";
-/// Bytes that are copied at once.
-const CHUNK: usize = 16 * 1024;
 
 pub(super) async fn exec(
     agent: &Agent,
@@ -262,10 +261,7 @@ where
     let (from_client, mut to_client) = tokio::io::split(client);
     let (mut from_runtime, to_runtime) = tokio::io::split(runtime);
     let mut copy_input = pin!(copy_input(from_client, to_runtime, filter).fuse());
-    let mut downward = pin!(async {
-        tokio::io::copy(&mut from_runtime, &mut to_client).await?;
-        to_client.shutdown().await
-    });
+    let mut downward = pin!(relay::copy(&mut from_runtime, &mut to_client));
     loop {
         tokio::select! {
             biased;
@@ -286,28 +282,21 @@ where
 async fn copy_input(
     mut from_client: impl AsyncRead + Unpin,
     mut to_runtime: impl AsyncWrite + Unpin,
-    mut filter: Option<CloseFilter>,
+    filter: Option<CloseFilter>,
 ) -> io::Result<()> {
-    let (mut buffer, mut passed) = (vec![0; CHUNK], Vec::new());
-    loop {
-        let length = from_client.read(&mut buffer).await?;
-        if length == 0 {
-            return to_runtime.shutdown().await;
+    match filter {
+        None => relay::copy_request(&mut from_client, &mut to_runtime).await,
+        Some(mut filter) => {
+            let pass = |bytes: &[u8], passed: &mut Vec<u8>| filter.feed(bytes, passed);
+            relay::copy_filtered(&mut from_client, &mut to_runtime, pass).await
         }
-        match &mut filter {
-            Some(filter) => {
-                passed.clear();
-                filter.feed(&buffer[..length], &mut passed);
-                to_runtime.write_all(&passed).await?;
-            }
-            None => to_runtime.write_all(&buffer[..length]).await?,
-        }
-        to_runtime.flush().await?;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -339,6 +328,21 @@ mod tests {
             // Time is paused in this test.
             tokio::time::timeout(2 * limits::STREAM_LINGER, stream).await.unwrap().unwrap().unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_to_an_ended_runtime_still_gets_its_last_words() {
+        let (near, mut client) = tokio::io::duplex(1024);
+        let (far, mut runtime) = tokio::io::duplex(1024);
+        runtime.write_all(b"last words").await.unwrap();
+        drop(runtime);
+        client.write_all(b"ping").await.unwrap();
+        let stream = tokio::spawn(copy_both_ways(near, far, None));
+        let mut received = String::new();
+        client.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "last words");
+        drop(client);
+        stream.await.unwrap().unwrap();
     }
 
     #[tokio::test]

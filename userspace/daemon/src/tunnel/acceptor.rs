@@ -18,7 +18,7 @@ use super::io_error;
 use super::pings::keep_alive;
 use super::stream::{Reader, Writer};
 use crate::addresses::is_global_unicast;
-use crate::limits;
+use crate::{limits, relay};
 
 /// Returns `true` if an address is that of a pod that runs on this node at this moment.
 pub type RunsHere = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
@@ -136,12 +136,9 @@ async fn carry(
     let (mut from_socket, mut to_socket) = socket.split();
     let mut from_tunnel = Reader::new(receive);
     let mut to_tunnel = Writer::new(respond.send_response(Response::new(()), false).map_err(io_error)?);
-    let inwards = async {
-        tokio::io::copy(&mut from_tunnel, &mut to_socket).await?;
-        to_socket.shutdown().await
-    };
+    let inwards = relay::copy_request(&mut from_tunnel, &mut to_socket);
     let outwards = async {
-        let mut buffer = vec![0; limits::TUNNEL_COPY];
+        let mut buffer = vec![0; limits::RELAY_BUFFER];
         loop {
             // A stream that is broken off while the server takes nothing is noticed here alone.
             let read = tokio::select! {

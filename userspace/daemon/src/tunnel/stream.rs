@@ -104,7 +104,7 @@ impl AsyncWrite for Writer {
         if self.ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let wanted = bytes.len().min(limits::TUNNEL_COPY);
+        let wanted = bytes.len().min(limits::RELAY_BUFFER);
         if wanted == 0 {
             return Poll::Ready(Ok(0));
         }
