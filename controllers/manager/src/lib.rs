@@ -17,6 +17,7 @@ mod context;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod device_claims;
 mod discovery;
 mod disruption;
 mod endpoints;
@@ -50,6 +51,7 @@ mod protection;
 mod registry;
 mod removals;
 mod replicaset;
+mod resourceclaim;
 mod resourcequota;
 mod scaled;
 #[cfg(test)]

@@ -165,3 +165,6 @@ pub const HPA_MEMORY: SignedDuration = SignedDuration::from_secs(1800);
 /// Number of recommendations, and of changes, that are remembered of a HorizontalPodAutoscaler: one a period, for the
 /// longest window, which is an hour. What 5,000 of them remember takes at most 60 MB.
 pub const HPA_HISTORY: usize = 256;
+
+/// Number of pods that are remembered as gone, so that the server is not asked about each of their claims.
+pub const GONE_PODS: usize = 500;

@@ -5,8 +5,8 @@ use crate::selected::{Entry, Selected};
 use crate::{
     bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, disruption, endpoints,
     endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer, localpath,
-    namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset, resourcequota,
-    serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
+    namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset, resourceclaim,
+    resourcequota, serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -55,6 +55,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "persistentvolumeclaim-protection-controller", alias: Some("pvc-protection"), account: "pvc-protection-controller", default: true, start: protection::claims::start },
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },
+    Controller { name: "resourceclaim-controller", alias: Some("resource-claim-controller"), account: "resource-claim-controller", default: true, start: resourceclaim::start },
     Controller { name: "ephemeral-volume-controller", alias: Some("ephemeral-volume"), account: "ephemeral-volume-controller", default: true, start: ephemeral::start },
     Controller { name: "clusterrole-aggregation-controller", alias: Some("clusterrole-aggregation"), account: "clusterrole-aggregation-controller", default: true, start: clusterroles::start },
     Controller { name: "ttl-controller", alias: Some("ttl"), account: "ttl-controller", default: true, start: ttl::start },
