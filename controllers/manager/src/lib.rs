@@ -18,6 +18,7 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod device_claims;
+mod devicetainteviction;
 mod discovery;
 mod disruption;
 mod endpoints;

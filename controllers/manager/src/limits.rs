@@ -168,3 +168,8 @@ pub const HPA_HISTORY: usize = 256;
 
 /// Number of pods that are remembered as gone, so that the server is not asked about each of their claims.
 pub const GONE_PODS: usize = 500;
+
+/// Time between a failed request for the kinds of an API version and the next one.
+pub const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+/// Shortest time between two writes of the condition of a DeviceTaintRule.
+pub const RULE_STATUS_PERIOD: Duration = Duration::from_secs(10);

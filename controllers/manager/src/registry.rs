@@ -3,10 +3,10 @@
 use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, disruption, endpoints,
-    endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer, localpath,
-    namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset, resourceclaim,
-    resourcequota, serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
+    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
+    endpoints, endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer,
+    localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset,
+    resourceclaim, resourcequota, serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -30,6 +30,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "serviceaccount-token-controller", alias: Some("serviceaccount-token"), account: "", default: true, start: tokens::start },
     Controller { name: "node-lifecycle-controller", alias: Some("nodelifecycle"), account: "node-controller", default: true, start: nodes::lifecycle::start },
     Controller { name: "taint-eviction-controller", alias: None, account: "node-controller", default: true, start: nodes::eviction::start },
+    Controller { name: "device-taint-eviction-controller", alias: None, account: "device-taint-eviction-controller", default: true, start: devicetainteviction::start },
     Controller { name: "node-ipam-controller", alias: Some("nodeipam"), account: "node-controller", default: true, start: nodes::ipam::start },
     Controller { name: "certificatesigningrequest-approving-controller", alias: Some("csrapproving"), account: "certificate-controller", default: true, start: certificates::approve::start },
     Controller { name: "certificatesigningrequest-signing-controller", alias: Some("csrsigning"), account: "certificate-controller", default: true, start: certificates::sign::start },

@@ -1,13 +1,15 @@
-//! ResourceClaims of pods.
+//! ResourceClaims of pods, and devices with taints.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::Cluster;
+use crate::testing::time;
 
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
@@ -153,4 +155,102 @@ async fn claim_for_extended_resources_goes_with_the_end_of_its_pod() {
     assert_eq!(claims(&cluster).len(), 1);
     set_phase(&cluster, "p", "Failed").await;
     assert_eq!(claims(&cluster), BTreeMap::new());
+}
+
+fn slice(taints: Value) -> Value {
+    json!({"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "nodeName": "n",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "c", "taints": taints}, {"name": "tolerant"}]}})
+}
+
+/// Creates a pod that uses a claim of its name with the device of that name.
+async fn create_user(cluster: &Cluster, name: &str, tolerations: Value) {
+    cluster.create::<ResourceClaim>("ns", json!({"metadata": {"name": name}, "spec": {}})).await;
+    let entries = json!([{"name": "gpu", "resourceClaimName": name}]);
+    let uid = create_pod(cluster, name, Some("n"), entries).await;
+    allocate(cluster, name, &[(name, &uid)]).await;
+    let result = json!({"request": "r", "driver": "d.example.com", "pool": "n", "device": name, "tolerations": tolerations});
+    let status = json!({"status": {"allocation": {"devices": {"results": [result]}}}});
+    let claims: Api<ResourceClaim> = Api::namespaced(cluster.client.clone(), "ns");
+    claims.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+/// Returns status, reason and message of the condition of the rule.
+fn progress(cluster: &Cluster) -> (String, String, String) {
+    let rule = &cluster.api.all("devicetaintrules")[0];
+    let condition = &rule["status"]["conditions"][0];
+    assert_eq!(condition["type"], "EvictionInProgress", "{rule}");
+    let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_tainted_devices_when_their_tolerations_end() {
+    let cluster = Cluster::start().await;
+    cluster.create::<ResourceSlice>("", slice(json!([]))).await;
+    let tolerant = json!([{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10}]);
+    create_user(&cluster, "c", tolerant.clone()).await;
+    create_user(&cluster, "tolerant", tolerant).await;
+    cluster.pass(5).await;
+    assert_eq!(cluster.names("pods"), ["c", "tolerant"]);
+    let slices: Api<ResourceSlice> = Api::all(cluster.client.clone());
+    let set = async |taints: Value| {
+        slices.patch("s", &PatchParams::default(), &Patch::Merge(slice(taints))).await.unwrap();
+        cluster.pass(1).await;
+    };
+    // The taint goes in time, and comes back.
+    let taint = |second: i64| json!([{"key": "x", "effect": "NoExecute", "timeAdded": time(second)}]);
+    set(taint(5)).await;
+    set(json!([])).await;
+    assert_eq!(cluster.messages("DeviceTaintManagerEviction"), ["Cancelling deletion".to_owned()].into());
+    set(taint(7)).await;
+    cluster.pass(5).await;
+    assert_eq!(cluster.names("pods"), ["c", "tolerant"]);
+    cluster.pass(6).await;
+    assert_eq!(cluster.names("pods"), ["tolerant"]);
+    let source = ("DeviceTaintManagerEviction".to_owned(), "device-taint-eviction-controller".to_owned());
+    assert!(cluster.event_sources().contains(&source));
+    let words = ["Cancelling deletion", "Marking for deletion"].map(str::to_owned);
+    assert_eq!(cluster.messages("DeviceTaintManagerEviction"), words.into());
+    let last = cluster.api.history("pods").into_iter().rfind(|(change, _)| *change == "DELETED").unwrap().1;
+    let condition = &last["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("DisruptionTarget"), &json!("True")));
+    assert_eq!(condition["reason"], "DeletionByDeviceTaintManager");
+    assert_eq!(condition["message"], "Device Taint manager: deleting due to NoExecute taint");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_tells_what_it_does_and_would_do() {
+    let cluster = Cluster::start().await;
+    cluster.create::<ResourceSlice>("", slice(json!([]))).await;
+    create_user(&cluster, "c", json!([])).await;
+    create_user(&cluster, "tolerant", json!([{"operator": "Exists", "effect": "NoExecute"}])).await;
+    let rule = |effect: &str| {
+        json!({"metadata": {"name": "r"}, "spec": {"deviceSelector": {"driver": "d.example.com"},
+        "taint": {"key": "x", "effect": effect, "timeAdded": time(0)}}})
+    };
+    cluster.create::<DeviceTaintRule>("", rule("None")).await;
+    cluster.pass(1).await;
+    let (status, reason, message) = progress(&cluster);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "NoEffect"));
+    let words = "2 published devices selected. 2 allocated devices selected. 1 pod would be evicted in 1 namespace if the \
+                 effect was NoExecute.";
+    assert!(message.starts_with(words), "{message}");
+    assert_eq!(cluster.names("pods"), ["c", "tolerant"]);
+    let rules: Api<DeviceTaintRule> = Api::all(cluster.client.clone());
+    rules.patch("r", &PatchParams::default(), &Patch::Merge(rule("NoExecute"))).await.unwrap();
+    cluster.pass(1).await;
+    assert_eq!(cluster.names("pods"), ["tolerant"]);
+    let (_, reason, message) = progress(&cluster);
+    assert_eq!(
+        (reason.as_str(), message.as_str()),
+        ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.")
+    );
+    cluster.pass(10).await;
+    let (status, reason, message) = progress(&cluster);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Completed"));
+    assert_eq!(message, "1 pod evicted since starting the controller.");
+    let writes = cluster.api.history("devicetaintrules").len();
+    cluster.pass(700).await;
+    assert_eq!(cluster.api.history("devicetaintrules").len(), writes, "there is nothing to tell");
 }
