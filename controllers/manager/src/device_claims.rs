@@ -3,7 +3,9 @@
 use apiserver_client::{IndexBy, ObjectKey};
 use apiserver_meta::pods::is_finished;
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
-use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference,
+};
 
 use crate::meta::{is_controlled_by, is_deleted, name, namespace, uid};
 use crate::pods::node_name;
@@ -88,9 +90,15 @@ pub(crate) fn is_reserved_for(claim: &ResourceClaim, pod: &Pod) -> bool {
     consumers(claim).iter().any(|consumer| consumer.uid == uid(&pod.metadata))
 }
 
-/// Returns the devices that were allocated for a claim.
+/// Returns what was allocated for a claim.
 pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
+}
+
+/// Returns the devices that were allocated for a claim.
+pub(crate) fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
+    let devices = allocation(claim).and_then(|allocation| allocation.devices.as_ref());
+    devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default()
 }
 
 /// Returns the reference by which a claim is reserved for the pod.

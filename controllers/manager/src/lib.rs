@@ -18,6 +18,7 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod device_claims;
+mod device_slices;
 mod devicetainteviction;
 mod discovery;
 mod disruption;
@@ -53,6 +54,7 @@ mod registry;
 mod removals;
 mod replicaset;
 mod resourceclaim;
+mod resourcepoolstatusrequest;
 mod resourcequota;
 mod scaled;
 #[cfg(test)]

@@ -6,7 +6,8 @@ use crate::{
     bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
     endpoints, endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer,
     localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset,
-    resourceclaim, resourcequota, serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
+    resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount, statefulset, tokens, ttl,
+    ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -57,6 +58,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },
     Controller { name: "resourceclaim-controller", alias: Some("resource-claim-controller"), account: "resource-claim-controller", default: true, start: resourceclaim::start },
+    Controller { name: "resourcepoolstatusrequest-controller", alias: None, account: "resourcepoolstatusrequest-controller", default: true, start: resourcepoolstatusrequest::start },
     Controller { name: "ephemeral-volume-controller", alias: Some("ephemeral-volume"), account: "ephemeral-volume-controller", default: true, start: ephemeral::start },
     Controller { name: "clusterrole-aggregation-controller", alias: Some("clusterrole-aggregation"), account: "clusterrole-aggregation-controller", default: true, start: clusterroles::start },
     Controller { name: "ttl-controller", alias: Some("ttl"), account: "ttl-controller", default: true, start: ttl::start },

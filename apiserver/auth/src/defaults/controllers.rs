@@ -222,6 +222,14 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "resourcepoolstatusrequest-controller",
+        &[
+            "READ,delete resource.k8s.io resourcepoolstatusrequests",
+            "patch,update resource.k8s.io resourcepoolstatusrequests/status",
+            "READ resource.k8s.io resourceclaims,resourceslices",
+        ],
+    ),
+    (
         "resourcequota-controller",
         // Any kind may be counted.
         &["list,watch * *", "update,patch core resourcequotas/status"],

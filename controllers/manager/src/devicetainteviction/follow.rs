@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use apiserver_client::{Cache, Change, ObjectKey};
-use controllers_runtime::{Attempt, Result, WorkQueue, is_not_found};
+use controllers_runtime::WorkQueue;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
-use kube::{Client, Resource};
 use tokio::sync::watch;
-use tracing::debug;
 
-use super::plan::NO_EXECUTE;
-use super::slices::{Place, PoolSlice};
+use super::plan::{NO_EXECUTE, evicts};
 use super::{Devices, Key, Rules};
 use crate::context::Context;
 use crate::device_claims::{allocation, consumers, entries, is_pod};
-use crate::limits::{DISCOVERY_PERIOD, DISCOVERY_RETRY, RESYNC};
+use crate::device_slices::Place;
+use crate::discovery::wait_until_served;
+use crate::limits::RESYNC;
 use crate::meta::{name, namespace};
 
 /// Returns the keys of the pods for which a claim is reserved.
@@ -60,9 +59,9 @@ pub(super) fn claims(devices: &Devices, queue: &WorkQueue<Key>) {
 pub(super) fn slices(devices: &Devices, queue: &WorkQueue<Key>) {
     let (queue, by_pool, by_place) = (queue.clone(), devices.by_pool.clone(), devices.by_place.clone());
     devices.slices.on_change(move |change| {
-        let is_tainted = versions(change).any(|slice| slice.evicts());
+        let is_tainted = versions(change).any(|slice| evicts(slice));
         for slice in versions(change) {
-            if is_tainted || by_pool.any(&slice.id, PoolSlice::evicts) {
+            if is_tainted || by_pool.any(&slice.id, evicts) {
                 add_users(&queue, &by_place.get(&Place::Pool(slice.id.clone())));
             }
         }
@@ -94,38 +93,12 @@ pub(super) async fn find_rules(
     rules: Rules,
     known: watch::Sender<bool>,
 ) {
-    loop {
-        let pause = match are_served(&context.client).await {
-            Ok(true) => break,
-            Ok(false) => {
-                known.send_replace(true);
-                DISCOVERY_PERIOD
-            }
-            Err(error) => {
-                debug!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot tell whether DeviceTaintRules are served"
-                );
-                DISCOVERY_RETRY
-            }
-        };
-        tokio::time::sleep(pause).await;
-    }
+    wait_until_served::<DeviceTaintRule>(&context.client, &known).await;
     let cache = context.informers.cache::<DeviceTaintRule>();
     cache.synced().await;
     let cache = rules.get_or_init(|| cache);
     follow_rules(cache, devices, queue);
     known.send_replace(true);
-}
-
-/// Returns `true` if the API server serves DeviceTaintRules.
-async fn are_served(client: &Client) -> Result<bool> {
-    let version = DeviceTaintRule::api_version(&());
-    match client.list_api_group_resources(&version).await {
-        Ok(list) => Ok(list.resources.iter().any(|resource| resource.name == DeviceTaintRule::plural(&()))),
-        Err(error) if is_not_found(&error) => Ok(false),
-        Err(error) => Err(error).attempt(|| format!("discover the kinds of {version}")),
-    }
 }
 
 /// Adds all pods with claims from time to time.

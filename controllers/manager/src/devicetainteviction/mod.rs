@@ -6,7 +6,6 @@ mod plan;
 mod rule;
 #[cfg(test)]
 mod simulation;
-mod slices;
 #[cfg(test)]
 mod tests;
 
@@ -25,10 +24,11 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
 
-use self::plan::{Eviction, NO_EXECUTE, RuleId, View, allocated, matches, rule_id};
+use self::plan::{Eviction, NO_EXECUTE, RuleId, View, matches, rule_id};
 use self::rule::{Counts, Due};
-use self::slices::{ByPlace, ByPool, Place, PoolId, PoolSlice, current};
 use crate::context::{Context, Tasks};
+use crate::device_claims::allocated;
+use crate::device_slices::{ByPlace, ByPool, Place, PoolId, PoolSlice, current};
 use crate::limits::{RULE_STATUS_PERIOD, STALE};
 use crate::meta::{is_deleted, name, namespace, only_this, uid};
 use crate::patch;

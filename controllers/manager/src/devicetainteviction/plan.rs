@@ -13,16 +13,21 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 
-use super::slices::{PoolId, PoolSlice, current};
-use crate::device_claims::{Reference, allocation, entries, is_for_pod, is_reserved_for};
+use crate::device_claims::{Reference, allocated, entries, is_for_pod, is_reserved_for};
+use crate::device_slices::{PoolId, PoolSlice, current};
 use crate::meta::{name, namespace, uid};
 use crate::pods::node_name;
 
 /// The effect that evicts pods.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
 
-pub(super) fn is_evicting(taint: &DeviceTaint) -> bool {
+fn is_evicting(taint: &DeviceTaint) -> bool {
     taint.effect == NO_EXECUTE
+}
+
+/// Returns `true` if a taint of a device in the slice evicts pods.
+pub(super) fn evicts(slice: &PoolSlice) -> bool {
+    slice.devices.iter().flat_map(|device| &device.taints).any(is_evicting)
 }
 
 /// Name and UID of a DeviceTaintRule.
@@ -100,12 +105,6 @@ impl View<'_> {
             self.rules.iter().filter(|rule| matches(rule, &device.driver, &device.pool, &device.device));
         own.chain(rules.map(|rule| (taint_of(rule), Some(rule_id(rule))))).collect()
     }
-}
-
-/// Returns the devices that were allocated for a claim.
-pub(super) fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
-    let devices = allocation(claim).and_then(|allocation| allocation.devices.as_ref());
-    devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default()
 }
 
 /// Returns `true` if a rule taints a device. One without a selector taints none.

@@ -20,13 +20,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{NO_EXECUTE, View};
-use super::slices::{PoolId, PoolSlice};
 use crate::config::Config;
 use crate::context::{Context, Tasks};
+use crate::device_slices::{PoolId, PoolSlice};
 use crate::meta::uid;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
+use crate::testing::lag::late;
 
 const DEVICES: u64 = 6;
 
@@ -41,6 +42,8 @@ impl Life {
     fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
         let (client, dead) = api.mortal_client(writes, last_is_done);
         let end = CancellationToken::new();
+        let client =
+            late(client, |path| Duration::from_millis(if path.ends_with("/pods") { 90 } else { 20 }));
         let informers = Informers::new(client, ambient.clone(), end.clone());
         let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
         let mut tasks = Tasks::new();

@@ -12,7 +12,7 @@ use serde_json::{Value, from_value, json};
 
 use super::plan::{Eviction, View, rule_id};
 use super::rule::{Counts, Due, due, with_condition};
-use super::slices::{PoolId, PoolSlice};
+use crate::device_slices::{PoolId, PoolSlice};
 use crate::testing::{self, at, time};
 
 fn taint(key: &str, effect: &str, added: Option<i64>) -> Value {

@@ -1,9 +1,10 @@
-//! ResourceClaims of pods, and devices with taints.
+//! ResourceClaims of pods, devices with taints, and pools of devices.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::resource::v1alpha3::ResourcePoolStatusRequest;
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -116,7 +117,7 @@ async fn shared_claim_gives_its_devices_back_with_its_last_pod() {
     cluster.create::<ResourceClaim>("ns", json!({"metadata": {"name": "c"}, "spec": {}})).await;
     let entries = json!([{"name": "gpu", "resourceClaimName": "c"}]);
     let a = create_pod(&cluster, "a", Some("n"), entries.clone()).await;
-    allocate(&cluster, "c", &[("a", &a), ("gone", "uid-gone")]).await;
+    allocate(&cluster, "c", &[("a", &a), ("gone", "uid-gone"), ("../secrets/s", "uid-hostile")]).await;
     cluster.pass(1).await;
     assert_eq!(users(&claims(&cluster)["c"]), ["a"], "a pod that does not exist uses nothing");
     // A pod that was bound without the scheduler's plugin.
@@ -253,4 +254,39 @@ async fn rule_tells_what_it_does_and_would_do() {
     let writes = cluster.api.history("devicetaintrules").len();
     cluster.pass(700).await;
     assert_eq!(cluster.api.history("devicetaintrules").len(), writes, "there is nothing to tell");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_about_pools_is_answered_once_and_deleted() {
+    let cluster = Cluster::start().await;
+    cluster.create::<ResourceSlice>("", slice(json!([]))).await;
+    cluster.create::<ResourceClaim>("ns", json!({"metadata": {"name": "c"}, "spec": {}})).await;
+    allocate(&cluster, "c", &[]).await;
+    let mut incomplete = slice(json!([]));
+    incomplete["metadata"]["name"] = json!("t");
+    incomplete["spec"]["pool"] = json!({"name": "m", "generation": 1, "resourceSliceCount": 2});
+    cluster.create::<ResourceSlice>("", incomplete).await;
+    let request = json!({"metadata": {"name": "r"}, "spec": {"driver": "d.example.com"}});
+    cluster.create::<ResourcePoolStatusRequest>("", request).await;
+    cluster.pass(1).await;
+    assert_eq!(
+        cluster.api.all("resourcepoolstatusrequests")[0]["status"],
+        Value::Null,
+        "the driver may be at it"
+    );
+    cluster.pass(2).await;
+    let request = &cluster.api.all("resourcepoolstatusrequests")[0];
+    let pools = &request["status"]["pools"];
+    assert_eq!((&pools[0]["poolName"], &pools[1]["poolName"]), (&json!("m"), &json!("n")), "{request}");
+    assert!(pools[0]["validationError"].is_string(), "{request}");
+    assert_eq!(
+        (&pools[1]["totalDevices"], &pools[1]["allocatedDevices"]),
+        (&json!(2), &json!(1)),
+        "{request}"
+    );
+    assert_eq!(request["status"]["conditions"][0]["message"], "Calculated status for 2 pools (1 incomplete)");
+    cluster.pass(3590).await;
+    assert_eq!(cluster.api.history("resourcepoolstatusrequests").len(), 2);
+    cluster.pass(20).await;
+    assert!(cluster.names("resourcepoolstatusrequests").is_empty());
 }

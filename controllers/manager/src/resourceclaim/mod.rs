@@ -28,7 +28,7 @@ use self::plan::{Life, Step};
 use crate::context::{Context, Tasks};
 use crate::device_claims::{ByResourceClaim, Reference, consumers, entries, extended, is_done, is_pod};
 use crate::index::ByController;
-use crate::meta::{is_deleted, name, namespace, only_this, uid};
+use crate::meta::{is_deleted, is_segment, name, namespace, only_this, uid};
 use crate::{limits, patch};
 
 /// A pod whose claims are looked at, or a claim whose users are.
@@ -314,7 +314,8 @@ impl Claims {
 
     /// Returns `true` if a pod does not use its claims any more.
     async fn is_over(&self, namespace: &str, name: &str, uid: &str) -> Result<bool> {
-        if self.gone.contains(uid) {
+        // No pod has a name that would lead the request below to another path.
+        if self.gone.contains(uid) || !is_segment(name) {
             return Ok(true);
         }
         match plan::life(uid, self.pods.get(&ObjectKey::new(namespace, name)).as_deref()) {

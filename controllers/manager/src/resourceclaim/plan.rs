@@ -45,7 +45,11 @@ pub(super) fn step(
         (Reference::Unsupported, _) => return Step::Unsupported,
         (Reference::Missing, _) | (Reference::Generated(_), None) => {
             // It may have been generated before the status could be written.
-            let made = owned.iter().find(|claim| annotation(&claim.metadata, POD_CLAIM) == Some(&entry.name));
+            // A claim of another namespace may name any owner.
+            let is_made = |claim: &&Arc<ResourceClaim>| {
+                is_for_pod(claim, pod) && annotation(&claim.metadata, POD_CLAIM) == Some(&entry.name)
+            };
+            let made = owned.iter().find(is_made);
             return made.map_or(Step::Generate, |claim| Step::Record(name(&claim.metadata).to_owned()));
         }
         // The claim of somebody else has to go first.

@@ -24,6 +24,7 @@ use crate::pods::node_name;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
+use crate::testing::lag::late;
 
 /// One life of the controller.
 struct Life {
@@ -36,6 +37,8 @@ impl Life {
     fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
         let (client, dead) = api.mortal_client(writes, last_is_done);
         let end = CancellationToken::new();
+        let client =
+            late(client, |path| Duration::from_millis(if path.ends_with("/pods") { 90 } else { 20 }));
         let informers = Informers::new(client, ambient.clone(), end.clone());
         let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
         let mut tasks = Tasks::new();
@@ -92,11 +95,13 @@ impl World {
 
     async fn create_pod(&mut self) {
         self.made += 1;
-        let mut entries = vec![json!({"name": "own", "resourceClaimTemplateName": "t"})];
-        if self.dice.once_in(2) {
-            entries.push(json!({"name": "two", "resourceClaimTemplateName": "t"}));
+        let mut entries = Vec::new();
+        for name in ["one", "two"] {
+            if self.dice.once_in(2) {
+                entries.push(json!({"name": name, "resourceClaimTemplateName": "t"}));
+            }
         }
-        if self.dice.once_in(2) {
+        if entries.is_empty() || self.dice.once_in(2) {
             let name = format!("shared{}", self.dice.below(2));
             entries.push(json!({"name": "shared", "resourceClaimName": name}));
         }

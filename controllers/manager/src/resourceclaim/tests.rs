@@ -69,12 +69,16 @@ fn claims_are_generated_once() {
     let mut unannotated = own.clone();
     unannotated.metadata.annotations = None;
     let foreign = claim(Some("uid-other"), &[], false);
+    // An attacker's: whoever may make claims in a namespace may name any owner there.
+    let mut elsewhere = own.clone();
+    elsewhere.metadata.namespace = Some("other".to_owned());
     let record = || Step::Record("c".to_owned());
     for (about, pod, named, owned, expected) in [
         ("new pod", pod(None), None, vec![], Step::Generate),
         ("status was not written", pod(None), None, vec![&own], record()),
         ("claim of another entry", pod(None), None, vec![&of_other_entry], Step::Generate),
         ("claim that was not generated", pod(None), None, vec![&unannotated], Step::Generate),
+        ("claim of another namespace", pod(None), None, vec![&elsewhere], Step::Generate),
         ("complete", pod(Some("c")), Some(&own), vec![&own], Step::Nothing),
         ("claim was lost", pod(Some("c")), None, vec![], Step::Generate),
         ("claim was lost, another is there", pod(Some("b")), None, vec![&own], record()),

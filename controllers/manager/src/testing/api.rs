@@ -54,6 +54,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate", true),
     ("resource.k8s.io/v1", "resourceslices", "ResourceSlice", false),
     ("resource.k8s.io/v1beta2", "devicetaintrules", "DeviceTaintRule", false),
+    ("resource.k8s.io/v1alpha3", "resourcepoolstatusrequests", "ResourcePoolStatusRequest", false),
     ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];

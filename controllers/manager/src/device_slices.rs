@@ -1,33 +1,36 @@
-//! What the controller reads of ResourceSlices: devices and their taints.
+//! Pools of devices: what controllers read of ResourceSlices, and where the devices of claims are.
 
 use std::sync::Arc;
 
 use apiserver_client::{IndexBy, Projection};
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceClaim, ResourceSlice};
 
-use super::plan::is_evicting;
-use crate::device_claims::allocation;
+use crate::device_claims::allocated;
 
 /// Driver and name of a pool of devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PoolId {
+pub(crate) struct PoolId {
     pub driver: String,
     pub pool: String,
 }
 
 /// A ResourceSlice without the attributes of its devices.
 #[derive(Debug)]
-pub(super) struct PoolSlice {
+pub(crate) struct PoolSlice {
     name: String,
     version: Option<String>,
     pub id: PoolId,
     pub generation: i64,
+    /// Number of slices that the pool has in this generation.
+    pub slice_count: i64,
+    /// The node that all devices are on; `None` if they are on several.
+    pub node: Option<String>,
     pub devices: Vec<PoolDevice>,
 }
 
 /// A device of a slice.
 #[derive(Debug)]
-pub(super) struct PoolDevice {
+pub(crate) struct PoolDevice {
     pub name: String,
     pub taints: Vec<DeviceTaint>,
 }
@@ -47,6 +50,8 @@ impl Projection for PoolSlice {
             version: slice.metadata.resource_version,
             id: PoolId { driver: spec.driver, pool: spec.pool.name },
             generation: spec.pool.generation,
+            slice_count: spec.pool.resource_slice_count,
+            node: spec.node_name,
             devices: devices.collect(),
         }
     }
@@ -60,21 +65,14 @@ impl Projection for PoolSlice {
     }
 }
 
-impl PoolSlice {
-    /// Returns `true` if a taint of a device evicts pods.
-    pub fn evicts(&self) -> bool {
-        self.devices.iter().flat_map(|device| &device.taints).any(is_evicting)
-    }
-}
-
 /// Returns the slices of a pool that are up to date.
-pub(super) fn current(pool: &[Arc<PoolSlice>]) -> impl Iterator<Item = &PoolSlice> {
+pub(crate) fn current(pool: &[Arc<PoolSlice>]) -> impl Iterator<Item = &PoolSlice> {
     let newest = pool.iter().map(|slice| slice.generation).max();
     pool.iter().map(AsRef::as_ref).filter(move |slice| Some(slice.generation) == newest)
 }
 
 /// Index of slices by their pools.
-pub(super) struct ByPool;
+pub(crate) struct ByPool;
 
 impl IndexBy<PoolSlice> for ByPool {
     type Value = PoolId;
@@ -84,23 +82,32 @@ impl IndexBy<PoolSlice> for ByPool {
     }
 }
 
+/// Index of slices by their drivers.
+pub(crate) struct ByDriver;
+
+impl IndexBy<PoolSlice> for ByDriver {
+    type Value = String;
+
+    fn values(slice: &PoolSlice) -> Vec<String> {
+        vec![slice.id.driver.clone()]
+    }
+}
+
 /// Where the devices of a claim are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Driver(String),
     Pool(PoolId),
 }
 
 /// Index of claims by the places of their devices.
-pub(super) struct ByPlace;
+pub(crate) struct ByPlace;
 
 impl IndexBy<ResourceClaim> for ByPlace {
     type Value = Place;
 
     fn values(claim: &ResourceClaim) -> Vec<Place> {
-        let devices = allocation(claim).and_then(|allocation| allocation.devices.as_ref());
-        let results = devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default();
-        let places = results.iter().flat_map(|result| {
+        let places = allocated(claim).iter().flat_map(|result| {
             let id = PoolId { driver: result.driver.clone(), pool: result.pool.clone() };
             [Place::Driver(result.driver.clone()), Place::Pool(id)]
         });
