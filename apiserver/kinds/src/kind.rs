@@ -84,7 +84,8 @@ pub(crate) struct Kind {
     pub prepare_delete: Option<fn(&mut Value, Timestamp)>,
     /// Drops fields whose feature gate is off from a new object. Arguments: new, the object that it replaces.
     pub drop_disabled: Option<fn(&mut Value, Option<&Value>)>,
-    /// Drops fields whose feature gate is off from a status. Arguments: new, old.
+    /// Drops fields from a status: those whose feature gate is off, and those that are about what is gone. Arguments:
+    /// new, old.
     pub drop_disabled_status: Option<fn(&mut Value, &Value)>,
     /// Returns the errors of an object, whose shape is right and whose defaults are filled in. Wording and paths
     /// are those of Kubernetes, because people and programs read them.

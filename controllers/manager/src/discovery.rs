@@ -1,10 +1,13 @@
 //! Discovers the kinds that the server has, built-in and custom.
 
-use controllers_runtime::{Attempt, Result};
-use kube::Client;
+use controllers_runtime::{Attempt, Result, is_not_found};
 use kube::api::ApiResource;
 use kube::discovery::{Discovery, Scope, verbs};
+use kube::{Client, Resource};
+use tokio::sync::watch;
 use tracing::debug;
+
+use crate::limits::{DISCOVERY_PERIOD, DISCOVERY_RETRY};
 
 /// A kind, in its most stable version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,37 @@ pub(crate) async fn kinds(client: &Client) -> Result<Vec<Kind>> {
         .collect();
     kinds.sort_by_key(Kind::name);
     Ok(kinds)
+}
+
+/// Waits until the API server serves a kind that it does not serve by default. `known` becomes true as soon as it is
+/// known that it does not.
+pub(crate) async fn wait_until_served<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    known: &watch::Sender<bool>,
+) {
+    loop {
+        let pause = match is_served::<K>(client).await {
+            Ok(true) => return,
+            Ok(false) => {
+                known.send_replace(true);
+                DISCOVERY_PERIOD
+            }
+            Err(error) => {
+                debug!(error = &error as &dyn std::error::Error, kind = %K::kind(&()), "discovery failed");
+                DISCOVERY_RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> Result<bool> {
+    let version = K::api_version(&());
+    match client.list_api_group_resources(&version).await {
+        Ok(list) => Ok(list.resources.iter().any(|resource| resource.name == K::plural(&()))),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error).attempt(|| format!("discover the kinds of {version}")),
+    }
 }
 
 #[cfg(test)]

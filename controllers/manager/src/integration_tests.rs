@@ -4,6 +4,7 @@
 mod aggregation;
 mod autoscaling;
 mod daemons;
+mod devices;
 mod disruption;
 mod ephemeral;
 mod eviction;

@@ -17,6 +17,9 @@ mod context;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod device_claims;
+mod device_slices;
+mod devicetainteviction;
 mod discovery;
 mod disruption;
 mod endpoints;
@@ -50,6 +53,8 @@ mod protection;
 mod registry;
 mod removals;
 mod replicaset;
+mod resourceclaim;
+mod resourcepoolstatusrequest;
 mod resourcequota;
 mod scaled;
 #[cfg(test)]

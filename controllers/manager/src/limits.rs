@@ -83,8 +83,10 @@ pub const POD_GC_PERIOD: Duration = Duration::from_secs(20);
 /// Time for which a node must be missing before its pods are deleted.
 pub const NODE_QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Interval at which the garbage collector discovers kinds.
+/// Interval at which the garbage collector discovers kinds, and at which kinds are looked for that are off by default.
 pub const DISCOVERY_PERIOD: Duration = Duration::from_secs(30);
+/// Time between a failed request for the kinds of an API version and the next one.
+pub const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 /// Time for which an owner may be unknown to the collector's graph before the server is queried.
 pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
 /// Interval between attempts to empty a namespace.
@@ -165,3 +167,20 @@ pub const HPA_MEMORY: SignedDuration = SignedDuration::from_secs(1800);
 /// Number of recommendations, and of changes, that are remembered of a HorizontalPodAutoscaler: one a period, for the
 /// longest window, which is an hour. What 5,000 of them remember takes at most 60 MB.
 pub const HPA_HISTORY: usize = 256;
+
+/// Number of pods that are remembered as gone, so that the server is not asked about each of their claims.
+pub const GONE_PODS: usize = 500;
+
+/// Shortest time between two writes of the condition of a DeviceTaintRule.
+pub const RULE_STATUS_PERIOD: Duration = Duration::from_secs(10);
+
+/// Time for which an answer to a ResourcePoolStatusRequest waits for slices that a driver has not published yet. Times
+/// of creation are in whole seconds.
+pub const POOL_COMPLETION: SignedDuration = SignedDuration::from_secs(2);
+/// Time after which an answered ResourcePoolStatusRequest is deleted, and one that nobody has answered.
+pub const POOL_REQUEST_ANSWERED: SignedDuration = SignedDuration::from_secs(60 * 60);
+pub const POOL_REQUEST_PENDING: SignedDuration = SignedDuration::from_secs(24 * 60 * 60);
+/// Number of pools in an answer, unless the request says otherwise.
+pub const POOL_REQUEST_POOLS: i32 = 100;
+/// Maximum length of the error about a pool, in bytes.
+pub const POOL_ERROR: usize = 256;

@@ -33,6 +33,12 @@ pub(crate) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str>
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// Returns `true` if a text is a single segment of a path, without escapes, a query or a fragment.
+pub(crate) fn is_segment(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    !matches!(text, "" | "." | "..") && text.bytes().all(is_plain)
+}
+
 pub(crate) fn owners(meta: &ObjectMeta) -> &[OwnerReference] {
     meta.owner_references.as_deref().unwrap_or_default()
 }

@@ -3,10 +3,11 @@
 use crate::context::{Context, Tasks};
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, disruption, endpoints,
-    endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer, localpath,
-    namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset, resourcequota,
-    serviceaccount, statefulset, tokens, ttl, ttlafterfinished,
+    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
+    endpoints, endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer,
+    localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset,
+    resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount, statefulset, tokens, ttl,
+    ttlafterfinished,
 };
 
 /// A controller of the manager.
@@ -30,6 +31,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "serviceaccount-token-controller", alias: Some("serviceaccount-token"), account: "", default: true, start: tokens::start },
     Controller { name: "node-lifecycle-controller", alias: Some("nodelifecycle"), account: "node-controller", default: true, start: nodes::lifecycle::start },
     Controller { name: "taint-eviction-controller", alias: None, account: "node-controller", default: true, start: nodes::eviction::start },
+    Controller { name: "device-taint-eviction-controller", alias: None, account: "device-taint-eviction-controller", default: true, start: devicetainteviction::start },
     Controller { name: "node-ipam-controller", alias: Some("nodeipam"), account: "node-controller", default: true, start: nodes::ipam::start },
     Controller { name: "certificatesigningrequest-approving-controller", alias: Some("csrapproving"), account: "certificate-controller", default: true, start: certificates::approve::start },
     Controller { name: "certificatesigningrequest-signing-controller", alias: Some("csrsigning"), account: "certificate-controller", default: true, start: certificates::sign::start },
@@ -55,6 +57,8 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "persistentvolumeclaim-protection-controller", alias: Some("pvc-protection"), account: "pvc-protection-controller", default: true, start: protection::claims::start },
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },
+    Controller { name: "resourceclaim-controller", alias: Some("resource-claim-controller"), account: "resource-claim-controller", default: true, start: resourceclaim::start },
+    Controller { name: "resourcepoolstatusrequest-controller", alias: None, account: "resourcepoolstatusrequest-controller", default: true, start: resourcepoolstatusrequest::start },
     Controller { name: "ephemeral-volume-controller", alias: Some("ephemeral-volume"), account: "ephemeral-volume-controller", default: true, start: ephemeral::start },
     Controller { name: "clusterrole-aggregation-controller", alias: Some("clusterrole-aggregation"), account: "clusterrole-aggregation-controller", default: true, start: clusterroles::start },
     Controller { name: "ttl-controller", alias: Some("ttl"), account: "ttl-controller", default: true, start: ttl::start },

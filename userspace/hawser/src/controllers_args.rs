@@ -54,6 +54,8 @@ struct Workers {
     #[arg(long, value_name = "N")]
     concurrent_deployment_syncs: Option<NonZeroUsize>,
     #[arg(long, value_name = "N")]
+    concurrent_device_taint_eviction_syncs: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N")]
     concurrent_endpoint_syncs: Option<NonZeroUsize>,
     #[arg(long, value_name = "N")]
     concurrent_gc_syncs: Option<NonZeroUsize>,
@@ -66,6 +68,8 @@ struct Workers {
     #[arg(long, value_name = "N")]
     concurrent_replicaset_syncs: Option<NonZeroUsize>,
     #[arg(long, value_name = "N")]
+    concurrent_resourceclaim_syncs: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N")]
     concurrent_service_endpoint_syncs: Option<NonZeroUsize>,
     #[arg(long, value_name = "N")]
     concurrent_statefulset_syncs: Option<NonZeroUsize>,
@@ -76,17 +80,19 @@ struct Workers {
 }
 
 impl Workers {
-    fn given(&self) -> [(&'static str, Option<NonZeroUsize>); 13] {
+    fn given(&self) -> [(&'static str, Option<NonZeroUsize>); 15] {
         [
             ("cronjob-controller", self.concurrent_cron_job_syncs),
             ("daemonset-controller", self.concurrent_daemonset_syncs),
             ("deployment-controller", self.concurrent_deployment_syncs),
+            ("device-taint-eviction-controller", self.concurrent_device_taint_eviction_syncs),
             ("endpoints-controller", self.concurrent_endpoint_syncs),
             ("garbage-collector-controller", self.concurrent_gc_syncs),
             ("job-controller", self.concurrent_job_syncs),
             ("namespace-controller", self.concurrent_namespace_syncs),
             ("replicationcontroller-controller", self.concurrent_rc_syncs),
             ("replicaset-controller", self.concurrent_replicaset_syncs),
+            ("resourceclaim-controller", self.concurrent_resourceclaim_syncs),
             ("endpointslice-controller", self.concurrent_service_endpoint_syncs),
             ("statefulset-controller", self.concurrent_statefulset_syncs),
             ("ttl-after-finished-controller", self.concurrent_ttl_after_finished_syncs),

@@ -66,6 +66,15 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "device-taint-eviction-controller",
+        &[
+            "READ,delete core pods",
+            "patch,update core pods/status",
+            "READ resource.k8s.io deviceclasses,devicetaintrules,resourceclaims,resourceslices",
+            "patch,update resource.k8s.io devicetaintrules/status",
+        ],
+    ),
+    (
         "disruption-controller",
         &[
             "READ apps deployments,replicasets,statefulsets",
@@ -201,6 +210,23 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "update,patch core replicationcontrollers/status",
             "patch,update core replicationcontrollers/finalizers",
             "READ,create,delete,patch core pods",
+        ],
+    ),
+    (
+        "resource-claim-controller",
+        &[
+            "READ core pods",
+            "patch,update core pods/finalizers,pods/status",
+            "READ,create,delete,patch,update resource.k8s.io resourceclaims",
+            "patch,update resource.k8s.io resourceclaims/binding,resourceclaims/status",
+        ],
+    ),
+    (
+        "resourcepoolstatusrequest-controller",
+        &[
+            "READ,delete resource.k8s.io resourcepoolstatusrequests",
+            "patch,update resource.k8s.io resourcepoolstatusrequests/status",
+            "READ resource.k8s.io resourceclaims,resourceslices",
         ],
     ),
     (

@@ -27,6 +27,7 @@ pub(crate) static KIND: Kind = Kind {
     default,
     validate,
     validate_change: Some(validate_change),
+    drop_disabled_status: Some(status::drop_deallocated),
     columns: COLUMNS,
     admin_access: Some(admin_access::of_claim),
     ..Kind::DEFAULT

@@ -89,6 +89,49 @@ async fn claims_have_admin_access_to_devices_only_in_namespaces_that_allow_it() 
     api.patch("merge", &format!("{plain}/status"), reserved).await.expect(200);
 }
 
+/// The writes of the ResourceClaim controller.
+#[tokio::test(start_paused = true)]
+async fn claims_are_named_by_their_pods_and_give_devices_back_with_what_drivers_reported() {
+    const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+    let api = Api::start().await;
+    let mut user = pod("p");
+    user["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimTemplateName": "t"}]);
+    let user = api.post(PODS, user).await.expect(201).body;
+    let named = |entry: &str| json!({"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": "c"}]}});
+    let path = format!("{PODS}/p/status");
+    let refused = api.patch("merge", &path, named("nic")).await.expect(422);
+    assert_eq!(causes(&refused), [("status.resourceClaimStatuses[0].name", "FieldValueInvalid")]);
+    let written = api.patch("merge", &path, named("gpu")).await.expect(200).body;
+    assert_eq!(written["status"]["resourceClaimStatuses"][0]["resourceClaimName"], "c");
+
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": user["metadata"]["uid"], "controller": true});
+    let claim = json!({"metadata": {"generateName": "p-gpu-", "ownerReferences": [owner], "finalizers": [PROTECTION]},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}});
+    let claim = api.post(CLAIMS, claim).await.expect(201).body;
+    let path = format!("{CLAIMS}/{}", claim["metadata"]["name"].as_str().unwrap());
+    let device = |name: &str| json!({"driver": "d.example.com", "pool": "p", "device": name});
+    let mut result = device("x");
+    result["request"] = json!("r");
+    let status = json!({"status": {"allocation": {"devices": {"results": [result]}}, "devices": [device("x")],
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": user["metadata"]["uid"]}]}});
+    let allocated = api.patch("merge", &format!("{path}/status"), status).await.expect(200).body;
+    assert_eq!(allocated["status"]["devices"][0]["device"], "x");
+    let strange =
+        json!({"status": {"allocation": null, "reservedFor": null, "devices": [device("x"), device("y")]}});
+    let refused = api.patch("merge", &format!("{path}/status"), strange).await.expect(422);
+    assert_eq!(causes(&refused), [("status.devices[0]", "FieldValueInvalid")], "y was never allocated");
+    let freed = json!({"metadata": {"resourceVersion": allocated["metadata"]["resourceVersion"]},
+        "status": {"allocation": null, "reservedFor": null}});
+    let freed = api.patch("merge", &format!("{path}/status"), freed).await.expect(200).body;
+    assert!(freed["status"].as_object().is_none_or(serde_json::Map::is_empty), "{freed}");
+    let unprotected =
+        json!({"metadata": {"resourceVersion": freed["metadata"]["resourceVersion"], "finalizers": []}});
+    api.patch("merge", &path, unprotected).await.expect(200);
+    api.delete(&path, json!({})).await.expect(200);
+    api.get(&path).await.expect(404);
+}
+
 #[tokio::test(start_paused = true)]
 async fn statuses_are_judged_by_themselves() {
     let api = Api::start().await;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::workloads::{Scale, Workloads, group_version};
 use crate::limits::SCALES_REMEMBERED;
-use crate::meta::{controller_of, name};
+use crate::meta::{controller_of, is_segment, name};
 
 /// Resources by API version, with the time of the server's answer.
 type Served = BTreeMap<String, (Instant, Arc<Vec<APIResource>>)>;
@@ -154,12 +154,6 @@ fn has_scale(resources: &[APIResource], plural: &str) -> bool {
             && scale.group.as_deref() == Some("autoscaling")
             && scale.version.as_deref() == Some("v1")
     })
-}
-
-/// Returns `true` if a text is a single segment of a path, without escapes, a query or a fragment.
-fn is_segment(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-    !matches!(text, "" | "." | "..") && text.bytes().all(is_plain)
 }
 
 #[cfg(test)]

@@ -50,6 +50,11 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("example.com/v1", "gamesets", "GameSet", true),
     ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
+    ("resource.k8s.io/v1", "resourceclaims", "ResourceClaim", true),
+    ("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate", true),
+    ("resource.k8s.io/v1", "resourceslices", "ResourceSlice", false),
+    ("resource.k8s.io/v1beta2", "devicetaintrules", "DeviceTaintRule", false),
+    ("resource.k8s.io/v1alpha3", "resourcepoolstatusrequests", "ResourcePoolStatusRequest", false),
     ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];

@@ -25,6 +25,31 @@ const INTERFACE: usize = 256;
 
 const HARDWARE: usize = 128;
 
+/// Identifies a device, or a share of it.
+fn device_id(one: &Value) -> String {
+    ["driver", "pool", "device", "shareID"].map(|field| text(one, field)).join("/")
+}
+
+/// Drops what drivers have reported about devices that a write takes away from a claim, so that clients which give
+/// devices back need not know of it. Arguments: new, old.
+pub(crate) fn drop_deallocated(new: &mut Value, old: &Value) {
+    let allocated = |claim: &Value| -> BTreeSet<String> {
+        let results =
+            claim.pointer("/status/allocation/devices").map_or(&[][..], |devices| items(devices, "results"));
+        results.iter().map(device_id).collect()
+    };
+    let (before, now) = (allocated(old), allocated(new));
+    let Some(Value::Object(status)) = new.get_mut("status") else { return };
+    let Some(Value::Array(devices)) = status.get_mut("devices") else { return };
+    devices.retain(|one| {
+        let id = device_id(one);
+        now.contains(&id) || !before.contains(&id)
+    });
+    if devices.is_empty() {
+        status.remove("devices");
+    }
+}
+
 /// Errors of a write of a claim's status; `old` is the status before.
 pub(crate) fn validate(claim: &Value, old: &Value, errors: &mut Errors) {
     let status = &claim["status"];
@@ -139,8 +164,7 @@ pub(crate) fn binding(holder: &Value, path: &str, errors: &mut Errors) {
 
 /// Validates the device statuses that drivers report; each must be about an allocated device.
 fn device_statuses(status: &Value, errors: &mut Errors) {
-    let id =
-        |one: &Value| json!(["driver", "pool", "device", "shareID"].map(|field| text(one, field)).join("/"));
+    let id = |one: &Value| json!(device_id(one));
     let results = items(&status["allocation"]["devices"], "results");
     let known: BTreeSet<String> = results.iter().map(|one| id(one).to_string()).collect();
     sets::set((status, "devices"), "status", usize::MAX, id, errors, &mut |one, path, errors| {
