@@ -18,6 +18,7 @@ use crate::context::{Context, Tasks};
 use crate::index::ByNode;
 use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, only_this};
+use crate::metrics::{Metrics, POD_DELETIONS};
 use crate::patch;
 use crate::pods::{node_name, put_disruption, until};
 
@@ -49,6 +50,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         by_node: pods.index(),
         deleted,
         known: Mutex::default(),
+        metrics: context.config.metrics.clone(),
     };
     context.start(tasks, queue, controller, async move {
         nodes.synced().await;
@@ -80,6 +82,7 @@ struct Evictions {
     deleted: Arc<Ledger<ObjectKey>>,
     /// The nodes with taints or scheduled deletions.
     known: Mutex<BTreeMap<String, Known>>,
+    metrics: Metrics,
 }
 
 impl Reconcile for Evictions {
@@ -146,6 +149,7 @@ impl Evictions {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
             Ok(deleted) => {
+                self.metrics.count(&POD_DELETIONS, &[]);
                 if let Some(pod) = deleted.left() {
                     self.deleted.wrote(&key, &pod);
                     // The cache may have been faster than the answer.
