@@ -157,6 +157,25 @@ mod tests {
         assert!(error.contains("endpoints-controller"), "{error}");
     }
 
+    #[test]
+    fn controllers_are_on_the_page_about_them() {
+        let page = include_str!("../../../docs/controllers.md");
+        let code = |text: &str| if text.is_empty() { "–".to_owned() } else { format!("`{text}`") };
+        for one in CONTROLLERS {
+            let Controller { name, alias, account, default, .. } = one;
+            let default = if *default { "yes" } else { "no" };
+            let begin =
+                format!("| `{name}` | {} | {default} | {} |", code(alias.unwrap_or("")), code(account));
+            let rows: Vec<_> =
+                page.lines().filter(|line| line.starts_with(&format!("| `{name}` |"))).collect();
+            assert!(rows.first().is_some_and(|row| row.starts_with(&begin)), "{begin}: {rows:?}");
+            assert_eq!(rows.len(), 2, "{name} has a row, and one about its tests: {rows:?}");
+        }
+        for measure in crate::metrics::ALL {
+            assert!(page.contains(&format!("- `{}` (", measure.name)), "{}", measure.name);
+        }
+    }
+
     #[tokio::test]
     async fn controller_of_which_a_task_fails_is_not_healthy() {
         let metrics = Metrics::default();

@@ -97,10 +97,10 @@ impl FromArgMatches for ManagerFlags {
             matches.value_source(flag.name).is_some_and(|source| source == ValueSource::CommandLine)
         });
         let value = |flag: &'static Flag| {
-            let values = matches.get_many::<Value>(flag.name).into_iter().flatten().cloned();
+            let mut values = matches.get_many::<Value>(flag.name).into_iter().flatten().cloned();
             let value = match flag.kind {
                 Kind::List => Some(values.collect()),
-                _ => values.last(),
+                _ => values.next_back(),
             };
             value.map(|value| (flag, value))
         };

@@ -54,9 +54,11 @@ async fn slices_and_what_changes_them_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn jobs_and_their_pods_are_counted_as_they_end() {
     let cluster = Cluster::start().await;
-    let cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "* * * * *",
-        "jobTemplate": {"spec": {"ttlSecondsAfterFinished": 5, "completions": 1, "parallelism": 1,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}}}}}});
+    let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 6, "ttlSecondsAfterFinished": 5,
+        "selector": {"matchLabels": {"job": "c"}}, "template": {"metadata": {"labels": {"job": "c"}},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}}});
+    let cron = json!({"metadata": {"name": "c"},
+        "spec": {"schedule": "* * * * *", "suspend": false, "jobTemplate": {"spec": spec}}});
     cluster.create::<CronJob>("ns", cron).await;
     cluster.pass(65).await;
     assert_eq!(
