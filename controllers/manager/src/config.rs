@@ -81,11 +81,11 @@ impl Default for Autoscalers {
 /// Sizes of EndpointSlices, and the times for which changes are batched into one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slicing {
-    /// Of Endpoints objects.
+    /// Time for changes of Endpoints objects.
     pub endpoints_pause: Duration,
-    /// Of the EndpointSlices of Services with a selector.
+    /// Time for changes of the EndpointSlices of Services with a selector.
     pub slices_pause: Duration,
-    /// Of the EndpointSlices that mirror Endpoints objects.
+    /// Time for changes of the EndpointSlices that mirror Endpoints objects.
     pub mirroring_pause: Duration,
     /// Maximum number of endpoints in one EndpointSlice.
     pub per_slice: usize,
@@ -143,7 +143,7 @@ pub struct Config {
     pub workers: BTreeMap<&'static str, usize>,
     /// Interval after which every object is reconciled again, regardless of events.
     pub resync: Duration,
-    /// That interval of single controllers by their names.
+    /// Intervals of single controllers by their names, in place of that.
     pub resyncs: BTreeMap<&'static str, Duration>,
     pub slicing: Slicing,
     pub autoscalers: Autoscalers,

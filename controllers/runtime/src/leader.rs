@@ -53,7 +53,7 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// Whether this process leads, for pages and metrics. Clones share it.
+/// The time of the last renewal, while this process leads, for pages and metrics. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LeaderStatus(Arc<Mutex<Option<Instant>>>);
 

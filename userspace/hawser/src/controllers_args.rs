@@ -7,40 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use controllers_manager::Document;
 use serde_json::{Number, Value};
 
-use crate::controllers_flags::FLAGS;
+use crate::controllers_flags::{Effect, FLAGS, Flag, Kind};
 use crate::proxy_args::go_bool;
-
-/// The type of a flag's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Text,
-    Bool,
-    Int,
-    Float,
-    Duration,
-    List,
-}
-
-/// The meaning of a flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Acts,
-    /// Accepted, so that command lines need not be changed.
-    Nothing,
-    /// Refused with this reason unless it has one of these values.
-    Refused(&'static [&'static str], &'static str),
-}
-
-/// A flag of kube-controller-manager.
-#[derive(Debug)]
-pub struct Flag {
-    pub name: &'static str,
-    pub kind: Kind,
-    /// The field of the configuration that it sets; empty if there is none.
-    pub path: &'static str,
-    pub effect: Effect,
-    pub help: &'static str,
-}
 
 /// The flags that were given, with their values.
 #[derive(Clone, Debug, Default)]

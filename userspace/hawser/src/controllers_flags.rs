@@ -2,9 +2,40 @@
 //!
 //! `--bind-address`, `--secure-port`, `--tls-cert-file` and `--tls-private-key-file` are those of every component.
 
-use crate::controllers_args::Effect::{Acts, Nothing, Refused};
-use crate::controllers_args::Flag;
-use crate::controllers_args::Kind::{Bool, Duration, Float, Int, List, Text};
+use Effect::{Acts, Nothing, Refused};
+use Kind::{Bool, Duration, Float, Int, List, Text};
+
+/// The type of a flag's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Bool,
+    Int,
+    Float,
+    Duration,
+    List,
+}
+
+/// The meaning of a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Acts,
+    /// Accepted, so that command lines need not be changed.
+    Nothing,
+    /// Refused with this reason unless it has one of these values.
+    Refused(&'static [&'static str], &'static str),
+}
+
+/// A flag of kube-controller-manager.
+#[derive(Debug)]
+pub struct Flag {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// The field of the configuration that it sets; empty if there is none.
+    pub path: &'static str,
+    pub effect: Effect,
+    pub help: &'static str,
+}
 
 /// All flags.
 #[rustfmt::skip]

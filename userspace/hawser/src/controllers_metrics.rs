@@ -65,7 +65,7 @@ fn page(metrics: &Metrics, requests: &Requests, election: Option<&Election>, for
     }
     add_requests(&mut page, requests);
     metrics.series().iter().for_each(|series| add_series(&mut page, series));
-    let (queues, controllers) = (metrics.queues(), metrics.controllers());
+    let controllers = metrics.controllers();
     page.family(
         "running_managed_controllers",
         "gauge",
@@ -76,6 +76,13 @@ fn page(metrics: &Metrics, requests: &Requests, election: Option<&Election>, for
             }
         },
     );
+    add_queues(&mut page, metrics);
+    page.finish()
+}
+
+/// Adds the queues, with the names of client-go.
+fn add_queues(page: &mut Exposition, metrics: &Metrics) {
+    let queues = metrics.queues();
     let mut add = |name: &str, kind: &str, help: &str, fill: Fill| {
         page.family(name, kind, help, |samples| {
             queues.iter().for_each(|(name, queue)| fill(samples, &[("name", name)], queue));
@@ -123,7 +130,6 @@ fn page(metrics: &Metrics, requests: &Requests, election: Option<&Election>, for
         "[BETA] Time for which the oldest key in progress has been processed.",
         |to, labels, queue| to.value(labels, queue.longest.as_secs_f64()),
     );
-    page.finish()
 }
 
 /// Adds what was sent to the API server.

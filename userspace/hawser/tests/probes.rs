@@ -126,6 +126,45 @@ async fn token(client: &Client, account: &str) -> String {
     answer.status.unwrap().token.unwrap()
 }
 
+/// Permits an account of the namespace `default` to get pages.
+async fn permit(admin: &Client, account: &str, paths: &[&str]) {
+    let rules = json!([{"nonResourceURLs": paths, "verbs": ["get"]}]);
+    create::<ClusterRole>(Api::all(admin.clone()), json!({"metadata": {"name": "read"}, "rules": rules}))
+        .await;
+    let binding = json!({"metadata": {"name": "read"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "read"},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]});
+    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await;
+}
+
+/// Checks that the controller of ReplicaSets is the source of its events, by the name and with the field manager that it
+/// has in Kubernetes.
+async fn replica_set_reports_as_itself(admin: &Client) {
+    let pods: Api<Event> = Api::namespaced(admin.clone(), "default");
+    let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}}}});
+    create::<ReplicaSet>(Api::namespaced(admin.clone(), "default"), set).await;
+    let event =
+        wait_for("an event", async || pods.list(&Default::default()).await.unwrap().items.pop()).await;
+    let source = event.source.unwrap_or_default().component;
+    assert_eq!(source.as_deref(), Some("replicaset-controller"), "{:?}", event.message);
+    let manager = event.metadata.managed_fields.and_then(|fields| fields.into_iter().next()?.manager);
+    assert_eq!(manager.as_deref(), Some("kube-controller-manager"));
+}
+
+fn check_metrics(text: &str) {
+    assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
+    let running = |name: &str| {
+        text.contains(&format!(
+            "running_managed_controllers{{manager=\"kube-controller-manager\",name=\"{name}\"}} 1"
+        ))
+    };
+    assert!(running("cronjob-controller") && !running("job-controller"), "{text}");
+    assert!(text.contains("leader_election_master_status{name=\"kube-controller-manager\"} 1"), "{text}");
+    assert!(text.contains("rest_client_requests_total{code=\"201\",host=\"127.0.0.1:"), "{text}");
+    assert!(text.contains("# TYPE root_ca_cert_publisher_sync_total counter"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_get_them() {
     let cluster = Cluster::start();
@@ -151,13 +190,8 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
     wait_for("what that controller writes", async || defaults.get_opt("default").await.unwrap()).await;
 
     let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
-    let rules = json!([{"nonResourceURLs": ["/metrics", "/configz", "/healthz/*"], "verbs": ["get"]}]);
-    create::<ClusterRole>(Api::all(admin.clone()), json!({"metadata": {"name": "read"}, "rules": rules}))
-        .await;
-    let binding = json!({"metadata": {"name": "read"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "read"},
-        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}]});
-    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await;
+    let paths = ["/metrics", "/configz", "/healthz/*"];
+    permit(&admin, "reader", &paths).await;
     let pages = cluster.pages(port).await;
     let page_at = async |path: &str, token: Option<&str>| {
         let request = http::Request::get(path);
@@ -182,16 +216,7 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
     let text = wait_for("the metrics", async || Some(page(Some(&reader)).await).filter(|page| page.0 == 200))
         .await
         .1;
-    assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
-    let running = |name: &str| {
-        text.contains(&format!(
-            "running_managed_controllers{{manager=\"kube-controller-manager\",name=\"{name}\"}} 1"
-        ))
-    };
-    assert!(running("cronjob-controller") && !running("job-controller"), "{text}");
-    assert!(text.contains("leader_election_master_status{name=\"kube-controller-manager\"} 1"), "{text}");
-    assert!(text.contains("rest_client_requests_total{code=\"201\",host=\"127.0.0.1:"), "{text}");
-    assert!(text.contains("# TYPE root_ca_cert_publisher_sync_total counter"), "{text}");
+    check_metrics(&text);
 
     let (code, shown) = page_at("/configz", Some(&reader)).await;
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -208,17 +233,7 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
         "{verbose}"
     );
 
-    // The events of a controller are written by its account.
-    let pods: Api<Event> = Api::namespaced(admin.clone(), "default");
-    let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
-        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}}}});
-    create::<ReplicaSet>(Api::namespaced(admin.clone(), "default"), set).await;
-    let event =
-        wait_for("an event", async || pods.list(&Default::default()).await.unwrap().items.pop()).await;
-    let source = event.source.unwrap_or_default().component;
-    assert_eq!(source.as_deref(), Some("replicaset-controller"), "{:?}", event.message);
-    let manager = event.metadata.managed_fields.and_then(|fields| fields.into_iter().next()?.manager);
-    assert_eq!(manager.as_deref(), Some("kube-controller-manager"));
+    replica_set_reports_as_itself(&admin).await;
 }
 
 #[test]

@@ -31,7 +31,7 @@ struct Subject {
     uid: String,
 }
 
-/// What a source reports about an object, and whether it warns.
+/// All that a source reports about an object, warnings apart from the rest.
 type Stream = (Subject, bool);
 
 /// Events of a stream with the same reason.
@@ -52,9 +52,9 @@ pub(super) struct Written {
 /// The way in which an event is written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// As a new object with this message.
+    /// A new object with this message.
     Create { key: Key, message: String },
-    /// As one more of the object, whose count is already that of this event.
+    /// One more of the object, whose count is already that of this event.
     Repeat { key: Key, written: Written, message: String },
     /// Not at all: the source has reported too much about the object.
     Drop,

@@ -1,4 +1,4 @@
-//! What the controllers measure, by the names of kube-controller-manager.
+//! The metrics of single controllers, by the names of kube-controller-manager.
 
 /// The type of a measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
