@@ -6,7 +6,7 @@ use controllers_runtime::{Durations, LeaderStatus, QueueMetrics};
 use serde_json::json;
 use userspace_daemon::metrics::{Exposition, Format, Samples};
 
-use crate::health::Check;
+use crate::health::{Check, Results};
 use crate::limits::LEASE_OVERDUE;
 use crate::probes::Pages;
 
@@ -34,6 +34,7 @@ pub fn pages(
         metrics: Box::new(move |format| page(&measured, &requests, elected.as_ref().as_ref(), format)),
         configz: json!({"kubecontrollermanager.config.k8s.io": document.to_value()}).to_string(),
         health: Box::new(move || checks(&metrics, election.as_ref().as_ref())),
+        results: Results::default(),
     }
 }
 

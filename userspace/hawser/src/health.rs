@@ -1,6 +1,10 @@
 //! `/healthz` of a component that has several checks, as in the components of Kubernetes.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use http::{HeaderValue, StatusCode, header};
+use userspace_daemon::metrics::{Exposition, Format};
 use userspace_daemon::page::{Page, text};
 
 /// The result of one check.
@@ -9,6 +13,58 @@ pub struct Check {
     pub name: String,
     /// The reason for which it fails; `None` if all is well.
     pub problem: Option<String>,
+}
+
+/// Counts of the results of checks, and the last ones, for `/metrics/slis`.
+#[derive(Default)]
+pub struct Results(Mutex<BTreeMap<String, Counts>>);
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    succeeded: u64,
+    failed: u64,
+    /// True if the last result was good.
+    well: bool,
+}
+
+impl Results {
+    /// Counts the results of one request. There are as many names as there are checks.
+    pub fn note(&self, checks: &[Check]) {
+        let mut all = self.lock();
+        for check in checks {
+            let counts = all.entry(check.name.clone()).or_default();
+            counts.well = check.problem.is_none();
+            *(if counts.well { &mut counts.succeeded } else { &mut counts.failed }) += 1;
+        }
+    }
+
+    /// Returns the page `/metrics/slis`.
+    pub fn page(&self, format: Format) -> String {
+        let all = self.lock();
+        let mut page = Exposition::new(format);
+        let help = "[STABLE] 1 if the last result of a check was good, else 0.";
+        page.family("kubernetes_healthcheck", "gauge", help, |samples| {
+            for (name, counts) in all.iter() {
+                samples.value(&[("name", name), ("type", "healthz")], f64::from(u8::from(counts.well)));
+            }
+        });
+        let help = "[STABLE] Results of checks.";
+        page.family("kubernetes_healthchecks_total", "counter", help, |samples| {
+            for (name, counts) in all.iter() {
+                for (status, count) in [("error", counts.failed), ("success", counts.succeeded)] {
+                    if count > 0 {
+                        let labels = [("name", name.as_str()), ("status", status), ("type", "healthz")];
+                        samples.value(&labels, count as f64);
+                    }
+                }
+            }
+        });
+        page.finish()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Counts>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Returns the page of all checks. Reasons are withheld, because it needs no credentials; with `?verbose`, and if a
@@ -102,6 +158,26 @@ mod tests {
         ] {
             let (code, text) = read(all(&checks(failing), query)).await;
             assert_eq!((code, text.as_str()), expected, "{query:?}");
+        }
+    }
+
+    #[test]
+    fn results_of_checks_are_counted_with_the_names_of_kubernetes() {
+        let results = Results::default();
+        assert_eq!(results.page(Format::Text), "");
+        results.note(&checks(&[]));
+        results.note(&checks(&["job-controller"]));
+        let page = results.page(Format::Text);
+        for line in [
+            "# TYPE kubernetes_healthcheck gauge",
+            "kubernetes_healthcheck{name=\"job-controller\",type=\"healthz\"} 0",
+            "kubernetes_healthcheck{name=\"leaderElection\",type=\"healthz\"} 1",
+            "# TYPE kubernetes_healthchecks_total counter",
+            "kubernetes_healthchecks_total{name=\"job-controller\",status=\"error\",type=\"healthz\"} 1",
+            "kubernetes_healthchecks_total{name=\"job-controller\",status=\"success\",type=\"healthz\"} 1",
+            "kubernetes_healthchecks_total{name=\"leaderElection\",status=\"success\",type=\"healthz\"} 2",
+        ] {
+            assert!(page.lines().any(|one| one == line), "{line}: {page}");
         }
     }
 

@@ -19,9 +19,10 @@ use userspace_daemon::probes::{Probe, well};
 use userspace_daemon::tls::{self, CertificateAndKey};
 
 use crate::delegated::Delegated;
-use crate::health::{self, Check};
+use crate::health::{self, Check, Results};
 
 const METRICS: &str = "/metrics";
+const SLIS: &str = "/metrics/slis";
 const CONFIGZ: &str = "/configz";
 /// Before the name of a check.
 const CHECKS: &str = "/healthz/";
@@ -75,6 +76,8 @@ pub struct Pages {
     pub configz: String,
     /// Returns the results of its checks.
     pub health: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
+    /// What the checks said to those who asked at `/healthz`.
+    pub results: Results,
 }
 
 impl Pages {
@@ -85,12 +88,14 @@ impl Pages {
         pages(move |request| {
             let path = request.uri().path();
             if Probe::at(path) == Some(Probe::Health) {
-                return Some(ready(health::all(&(own.health)(), request.uri().query())));
+                let checks = (own.health)();
+                own.results.note(&checks);
+                return Some(ready(health::all(&checks, request.uri().query())));
             }
             if Probe::at(path).is_some() {
                 return Some(ready(well()));
             }
-            if ![METRICS, CONFIGZ].contains(&path) && !path.starts_with(CHECKS) {
+            if ![METRICS, SLIS, CONFIGZ].contains(&path) && !path.starts_with(CHECKS) {
                 return None;
             }
             let (readers, own) = (Arc::clone(&readers), Arc::clone(&own));
@@ -109,6 +114,10 @@ impl Pages {
             METRICS => {
                 let format = Format::accepted(headers);
                 typed(StatusCode::OK, format.media(), (self.metrics)(format))
+            }
+            SLIS => {
+                let format = Format::accepted(headers);
+                typed(StatusCode::OK, format.media(), self.results.page(format))
             }
             CONFIGZ => json(StatusCode::OK, self.configz.clone()),
             _ => {

@@ -190,7 +190,7 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
     wait_for("what that controller writes", async || defaults.get_opt("default").await.unwrap()).await;
 
     let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
-    let paths = ["/metrics", "/configz", "/healthz/*"];
+    let paths = ["/metrics", "/metrics/slis", "/configz", "/healthz/*"];
     permit(&admin, "reader", &paths).await;
     let pages = cluster.pages(port).await;
     let page_at = async |path: &str, token: Option<&str>| {
@@ -206,7 +206,9 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
         }
     };
     let page = async |token: Option<&str>| page_at("/metrics", token).await;
-    for path in ["/metrics", "/configz", "/healthz/ttl-controller", "/healthz/leaderElection"] {
+    for path in
+        ["/metrics", "/metrics/slis", "/configz", "/healthz/ttl-controller", "/healthz/leaderElection"]
+    {
         assert_eq!(page_at(path, None).await.0, 401, "{path}");
         assert_eq!(page_at(path, Some("x.y.z")).await.0, 401, "{path}");
         assert_eq!(page_at(path, Some(&stranger)).await.0, 403, "{path}");
@@ -232,6 +234,9 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
         verbose.starts_with("[+]leaderElection ok\n") && verbose.contains("[+]ttl-controller ok\n"),
         "{verbose}"
     );
+
+    let (_, slis) = page_at("/metrics/slis", Some(&reader)).await;
+    assert!(slis.contains("kubernetes_healthcheck{name=\"ttl-controller\",type=\"healthz\"} 1"), "{slis}");
 
     replica_set_reports_as_itself(&admin).await;
 }

@@ -67,6 +67,7 @@ async fn jobs_and_their_pods_are_counted_as_they_end() {
     );
     let syncs = measured(&cluster, "job_controller_job_syncs_total");
     assert!(syncs["NonIndexed succeeded pods_created"] >= 1.0, "{syncs:?}");
+    assert_eq!(measured(&cluster, "job_controller_job_pods_creation_total"), rows([("new succeeded", 1.0)]));
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "ns");
     let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     for name in cluster.names("pods") {
@@ -123,6 +124,8 @@ async fn nodes_are_counted_by_zone_and_their_pods_as_they_are_driven_away() {
         rows([("r:\0:z1", 1.0), ("r:\0:z2", 0.0)])
     );
     assert_eq!(measured(&cluster, "taint_eviction_controller_pod_deletions_total"), rows([("", 1.0)]));
+    let delays = measured(&cluster, "taint_eviction_controller_pod_deletion_duration_seconds");
+    assert_eq!(delays, rows([("", 1.0)]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,9 @@ use super::{condition, finished, is_foreign};
 use crate::index::Pods;
 use crate::limits::STALE;
 use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
-use crate::metrics::{JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics};
+use crate::metrics::{
+    JOB_PODS_CREATED, JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics,
+};
 use crate::patch;
 
 /// The controller of Jobs.
@@ -204,6 +206,7 @@ impl Jobs {
             let api = api.clone();
             async move { api.create(&PostParams::default(), &pod).await }
         };
+        let reason = creation_reason(input);
         let mut done = Done::default();
         let (mut left, mut size) = (indexes, 1);
         while !left.is_empty() {
@@ -213,11 +216,15 @@ impl Jobs {
                 match result.attempt(|| format!("create a pod of job {key}")) {
                     Ok(pod) => {
                         done.created += 1;
+                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "succeeded"]);
                         self.written_pods.wrote(key, &pod);
                         let text = format!("Created pod: {}", name(&pod.metadata));
                         self.recorder.normal(reference(job), "SuccessfulCreate", text);
                     }
-                    Err(error) => drop(failed.get_or_insert(error)),
+                    Err(error) => {
+                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "failed"]);
+                        failed.get_or_insert(error);
+                    }
                 }
             }
             match failed {
@@ -359,6 +366,20 @@ impl Jobs {
             self.recorder.warning(reference(job), "TooManySucceededPods", text);
         }
         self.recorder.normal(reference(job), "Completed", "Job completed");
+    }
+}
+
+/// Returns the reason for which pods are created, in metrics.
+pub(super) fn creation_reason(input: &Input<'_>) -> &'static str {
+    let counted = input.job.status.as_ref().and_then(|status| status.failed).unwrap_or(0) > 0;
+    let has_failed =
+        |pod: &Arc<Pod>| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Failed");
+    let failed = counted || input.pods.iter().any(has_failed);
+    let terminating = input.pods.iter().any(|pod| is_deleted(&pod.metadata));
+    match input.spec.pod_replacement_policy.as_deref() {
+        Some("Failed") if failed => "recreate_failed",
+        _ if failed || terminating => "recreate_terminating_or_failed",
+        _ => "new",
     }
 }
 

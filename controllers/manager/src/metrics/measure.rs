@@ -52,6 +52,9 @@ const FROM_1_S: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 5
 const FROM_100_MS: &[f64] =
     &[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
 
+/// Bounds from 5 ms to 4 minutes.
+const EVICTION: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+
 macro_rules! measures {
     ($($name:ident = $measure:expr;)*) => {
         $(pub(crate) static $name: Measure = $measure;)*
@@ -71,6 +74,17 @@ measures! {
         "[ALPHA] Number of nodes that are not ready.");
     POD_DELETIONS = counter("taint_eviction_controller_pod_deletions_total", &[],
         "[ALPHA] Pods that were deleted because of taints.");
+    POD_DELETION_DELAY = histogram(
+        "taint_eviction_controller_pod_deletion_duration_seconds",
+        EVICTION,
+        &[],
+        "[ALPHA] Time from when a pod was due to be deleted until it was.",
+    );
+    JOB_PODS_CREATED = counter(
+        "job_controller_job_pods_creation_total",
+        &["reason", "status"],
+        "[ALPHA] Pods of Jobs that were created, and attempts that failed.",
+    );
     JOB_SYNCS = counter("job_controller_job_syncs_total", &["completion_mode", "result", "action"],
         "[STABLE] Reconciliations of Jobs.");
     JOB_SYNC_DURATION = histogram("job_controller_job_sync_duration_seconds", FROM_4_MS,
