@@ -1,6 +1,9 @@
 //! Events about objects. They are written best-effort: a lost event must never stop a component.
 
-use std::collections::BTreeMap;
+mod correlate;
+mod recent;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apiserver_meta::ambient::Ambient;
@@ -11,20 +14,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::is_namespace_terminating;
 use crate::limits;
+use correlate::{Correlator, Step, Written};
 
 /// Writes events of one component. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<Entry>,
+    /// Writes the events.
+    client: Client,
     source: Arc<EventSource>,
 }
 
 struct Entry {
+    client: Client,
     source: Arc<EventSource>,
     about: ObjectReference,
     warning: bool,
@@ -49,15 +57,20 @@ impl Recorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         });
-        let writer = Writer { client, ambient, written: BTreeMap::new(), forbidden: false };
+        let writer = Writer { ambient, correlator: Correlator::default(), forbidden: BTreeSet::new() };
         tokio::spawn(writer.run(entries, shutdown));
-        Self { queue, source }
+        Self { queue, client, source }
     }
 
     /// Returns a recorder for a part of the component, such as one controller of a manager.
     pub fn named(&self, component: &str) -> Self {
         let source = EventSource { component: Some(component.to_owned()), host: self.source.host.clone() };
-        Self { queue: self.queue.clone(), source: Arc::new(source) }
+        Self { source: Arc::new(source), ..self.clone() }
+    }
+
+    /// Returns a recorder whose events `client` writes.
+    pub fn with_client(&self, client: Client) -> Self {
+        Self { client, ..self.clone() }
     }
 
     /// Records an event of type Normal.
@@ -83,7 +96,8 @@ impl Recorder {
         reason: &'static str,
         message: String,
     ) {
-        let entry = Entry { source: Arc::clone(&self.source), about, warning, shared, reason, message };
+        let (client, source) = (self.client.clone(), Arc::clone(&self.source));
+        let entry = Entry { client, source, about, warning, shared, reason, message };
         if self.queue.try_send(entry).is_err() {
             debug!("dropped an event: too many are queued");
         }
@@ -104,16 +118,11 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-/// Namespace and name of the Event object, and its count.
-type Seen = (String, String, i32);
-
 struct Writer {
-    client: Client,
     ambient: Ambient,
-    /// Written events by their text and object, so that a repetition increments the count.
-    written: BTreeMap<(String, String, String, Option<String>), Seen>,
-    /// True once the API server has refused an event, which is logged once.
-    forbidden: bool,
+    correlator: Correlator,
+    /// Components whose events the API server has refused, which is logged once for each.
+    forbidden: BTreeSet<String>,
 }
 
 impl Writer {
@@ -125,6 +134,7 @@ impl Writer {
                 entry = entries.recv() => entry,
             };
             let Some(entry) = entry else { return };
+            let component = entry.source.component.clone().unwrap_or_default();
             match self.write(entry).await {
                 Ok(()) => {}
                 // The namespace is being deleted, which makes the event obsolete; permissions are not at
@@ -132,45 +142,56 @@ impl Writer {
                 Err(error) if is_namespace_terminating(&error) => {
                     debug!(%error, "event came too late: its namespace is being deleted")
                 }
-                Err(kube::Error::Api(status)) if status.code == 403 && !self.forbidden => {
-                    self.forbidden = true;
-                    warn!(error = %status.message, "not permitted to write events; further refusals are not logged");
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    if self.forbidden.insert(component.clone()) {
+                        warn!(
+                            component, error = %status.message,
+                            "not permitted to write events; further refusals are not logged"
+                        );
+                    }
                 }
                 Err(error) => debug!(%error, "cannot write an event"),
             }
         }
     }
 
-    async fn write(&mut self, entry: Entry) -> kube::Result<()> {
-        let now = self.ambient.now();
-        let uid = entry.about.uid.clone().unwrap_or_default();
-        let what = (uid, entry.reason.to_owned(), entry.message.clone(), entry.source.component.clone());
-        let shared = entry.shared;
-        if let Some((namespace, name, count)) = self.written.get_mut(&what) {
-            *count += 1;
-            let patch = serde_json::json!({"count": *count, "lastTimestamp": Time(now)});
-            let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-            match events.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                other => return other.map(drop),
+    async fn write(&mut self, mut entry: Entry) -> kube::Result<()> {
+        let (now, text) = (self.ambient.now(), std::mem::take(&mut entry.message));
+        let topic = (entry.warning, entry.reason);
+        let step = self.correlator.step(&entry.source, &entry.about, topic, text, Instant::now());
+        let (key, message) = match step {
+            Step::Drop => {
+                debug!(reason = entry.reason, "dropped an event: too many about its object");
+                return Ok(());
             }
-        }
+            Step::Repeat { key, written, message } => {
+                let Written { namespace, name, count } = written;
+                let patch =
+                    serde_json::json!({"count": count, "lastTimestamp": Time(now), "message": message});
+                let events: Api<Event> = Api::namespaced(entry.client.clone(), &namespace);
+                match events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => self.correlator.gone(&key),
+                    other => return other.map(drop),
+                }
+                (key, message)
+            }
+            Step::Create { key, message } => (key, message),
+        };
+        entry.message = message;
+        let (client, shared) = (entry.client.clone(), entry.shared);
         let event = self.event(entry, now);
-        let place = (
-            event.metadata.namespace.clone().unwrap_or_default(),
-            event.metadata.name.clone().unwrap_or_default(),
-            1,
-        );
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &place.0);
+        let written = Written {
+            namespace: event.metadata.namespace.clone().unwrap_or_default(),
+            name: event.metadata.name.clone().unwrap_or_default(),
+            count: 1,
+        };
+        let events: Api<Event> = Api::namespaced(client, &written.namespace);
         match events.create(&PostParams::default(), &event).await {
             // Another component has already reported it.
             Err(kube::Error::Api(status)) if status.code == 409 && shared => {}
             other => drop(other?),
         }
-        if self.written.len() >= limits::EVENTS_REMEMBERED {
-            self.written.clear();
-        }
-        self.written.insert(what, place);
+        self.correlator.created(key, written);
         Ok(())
     }
 
@@ -301,6 +322,38 @@ mod tests {
         assert_eq!(events[0].1["source"], json!({"component": "manager"}));
         assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
         assert_eq!(events[1].1["reportingComponent"], "node-controller");
+    }
+
+    #[tokio::test]
+    async fn events_are_written_by_the_client_of_their_recorder() {
+        let ((manager, of_manager), (own, of_own)) = (server(&[]), server(&[]));
+        let recorder = Recorder::new(manager, Ambient::system(), "manager", "", CancellationToken::new());
+        let part = recorder.with_client(own).named("job-controller");
+        part.normal(about(), "X", "ours");
+        recorder.normal(about(), "X", "theirs");
+        assert_eq!(written(&of_own, 1).await[0].1["message"], "ours");
+        let events = written(&of_manager, 1).await;
+        assert_eq!((events.len(), &events[0].1["message"]), (1, &json!("theirs")));
+    }
+
+    #[tokio::test]
+    async fn similar_events_are_combined_and_the_rest_is_dropped() {
+        let (client, asked) = server(&[]);
+        let recorder = Recorder::new(client, Ambient::system(), "manager", "", CancellationToken::new());
+        for number in 0..40 {
+            recorder.warning(about(), "FailedCreate", format!("no {number}"));
+        }
+        recorder.normal(ObjectReference { uid: Some("8".into()), ..about() }, "Last", "of another object");
+        let mut events = written(&asked, 26).await;
+        assert_eq!(events.pop().unwrap().1["reason"], "Last");
+        assert_eq!(events.len(), 25);
+        let (methods, bodies): (Vec<_>, Vec<_>) = events.into_iter().unzip();
+        assert!(methods[..10].iter().all(|method| method == "POST"), "{methods:?}");
+        assert!(methods[10..].iter().all(|method| method == "PATCH"), "{methods:?}");
+        assert_eq!(bodies[9]["message"], "(combined from similar events): no 9");
+        assert_eq!(bodies[24]["message"], "(combined from similar events): no 24");
+        assert_eq!(bodies[24]["count"], 16);
+        assert!(bodies[24]["lastTimestamp"].is_string());
     }
 
     #[tokio::test]

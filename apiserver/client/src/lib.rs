@@ -5,17 +5,20 @@
 pub mod accounts;
 pub mod cache;
 pub mod events;
+pub mod fence;
 mod latest;
 pub mod limits;
 mod outage;
 pub mod readable;
 mod refusal;
+pub mod requests;
 pub mod servers;
 pub mod transport;
 
 pub use accounts::Accounts;
 pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection, version_of};
 pub use events::Recorder;
+pub use fence::Fence;
 pub use latest::Latest;
 pub use readable::Readable;
 pub use refusal::{is_namespace_terminating, message};

@@ -4,8 +4,16 @@ use std::time::Duration;
 
 /// Events that wait to be written; more are dropped.
 pub const EVENT_QUEUE: usize = 1024;
-/// Distinct events remembered to count repetitions.
+/// Distinct events, kinds of events, and objects of events that are remembered; those that were reported the longest
+/// time ago are forgotten.
 pub const EVENTS_REMEMBERED: usize = 4096;
+/// Number of messages of one reason about one object, within [`EVENT_SIMILAR_PERIOD`] of each other, from which they
+/// are combined.
+pub const EVENT_SIMILAR: usize = 10;
+pub const EVENT_SIMILAR_PERIOD: Duration = Duration::from_secs(600);
+/// Number of events that a source may report about one object at once, and time after which it may report one more.
+pub const EVENT_BURST: u32 = 25;
+pub const EVENT_REFILL: Duration = Duration::from_secs(300);
 /// First pause after a failed list or watch; it doubles up to [`MAX_RETRY`].
 pub const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Longest pause after failed lists and watches.

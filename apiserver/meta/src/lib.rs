@@ -14,6 +14,7 @@ pub mod networks;
 pub mod node_selector;
 pub mod nodes;
 pub mod pem;
+pub mod period;
 pub mod platform;
 pub mod pod_interface;
 pub mod pods;

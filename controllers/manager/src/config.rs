@@ -51,6 +51,60 @@ impl Default for EvictionRates {
     }
 }
 
+/// Settings that hold for all HorizontalPodAutoscalers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Autoscalers {
+    /// Interval at which each is judged.
+    pub period: Duration,
+    /// Time for which recommendations of more replicas count.
+    pub window: Duration,
+    /// Deviation of a metric from its target that causes no change.
+    pub tolerance: f64,
+    /// Time after the start of a pod for which samples of its CPU count only while it is ready.
+    pub cpu_initialization: Duration,
+    /// Time after the start of a pod in which becoming unready means that it has never been ready.
+    pub readiness_delay: Duration,
+}
+
+impl Default for Autoscalers {
+    fn default() -> Self {
+        Self {
+            period: limits::HPA_PERIOD,
+            window: limits::HPA_DOWNSCALE_WINDOW.unsigned_abs(),
+            tolerance: limits::HPA_TOLERANCE,
+            cpu_initialization: limits::HPA_CPU_INITIALIZATION.unsigned_abs(),
+            readiness_delay: limits::HPA_READINESS_DELAY.unsigned_abs(),
+        }
+    }
+}
+
+/// Sizes of EndpointSlices, and the times for which changes are batched into one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slicing {
+    /// Time for changes of Endpoints objects.
+    pub endpoints_pause: Duration,
+    /// Time for changes of the EndpointSlices of Services with a selector.
+    pub slices_pause: Duration,
+    /// Time for changes of the EndpointSlices that mirror Endpoints objects.
+    pub mirroring_pause: Duration,
+    /// Maximum number of endpoints in one EndpointSlice.
+    pub per_slice: usize,
+    /// Maximum number of addresses of a subset that are mirrored.
+    pub mirrored_addresses: usize,
+}
+
+impl Default for Slicing {
+    fn default() -> Self {
+        Self {
+            endpoints_pause: limits::ENDPOINTS_PAUSE,
+            slices_pause: Duration::ZERO,
+            mirroring_pause: Duration::ZERO,
+            per_slice: limits::ENDPOINTS_PER_SLICE,
+            mirrored_addresses: limits::MIRRORED_ADDRESSES,
+        }
+    }
+}
+
 /// Typed and complete configuration of all controllers.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -84,8 +138,15 @@ pub struct Config {
     pub controllers: Selected,
     /// Clients of the controllers, which write as ServiceAccounts; `None` if all write as the manager's user.
     pub clients: Option<Clients>,
-    /// Number of workers of a controller by its name, at least 1; [`limits::WORKERS`] of those that are not here.
+    /// Number of workers of a controller by its name, at least 1; those that are not here have their
+    /// defaults, most of them [`limits::WORKERS`].
     pub workers: BTreeMap<&'static str, usize>,
+    /// Interval after which every object is reconciled again, regardless of events.
+    pub resync: Duration,
+    /// Intervals of single controllers by their names, in place of that.
+    pub resyncs: BTreeMap<&'static str, Duration>,
+    pub slicing: Slicing,
+    pub autoscalers: Autoscalers,
     /// Time without a heartbeat after which a node becomes `Unknown`.
     pub node_grace: Duration,
     /// Time after which a node that has never sent a heartbeat becomes `Unknown`.
@@ -117,6 +178,10 @@ impl Default for Config {
             controllers: Selected::default(),
             clients: None,
             workers: BTreeMap::new(),
+            resync: limits::RESYNC,
+            resyncs: BTreeMap::from([("resourcequota-controller", limits::QUOTA_RESYNC)]),
+            slicing: Slicing::default(),
+            autoscalers: Autoscalers::default(),
             node_grace: limits::NODE_GRACE,
             node_startup_grace: limits::NODE_STARTUP_GRACE,
             eviction: EvictionRates::default(),

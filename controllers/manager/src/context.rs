@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use apiserver_client::{Cache, Change, Informers, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Fence, Informers, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::{Reconcile, WorkQueue, resync, run_workers};
+use controllers_runtime::{Leadership, Reconcile, WorkQueue, resync, run_workers};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::{Client, Resource};
 use tokio::task::JoinSet;
@@ -30,8 +31,12 @@ pub(crate) struct Context {
     pub pods: Pods,
     pub replica_sets: Owned<ReplicaSet>,
     pub services: Services,
-    /// Number of workers of the controller that is started with this context.
-    workers: usize,
+    /// Number of workers of the controller that is started with this context, if it is configured.
+    workers: Option<usize>,
+    /// Interval after which the controller looks at every object again.
+    pub resync: Duration,
+    /// Open while this process leads.
+    fence: Fence,
     pub shutdown: CancellationToken,
 }
 
@@ -44,22 +49,39 @@ impl Context {
         config: Arc<Config>,
         informers: Informers,
         ambient: Ambient,
-        shutdown: CancellationToken,
+        leading: impl Into<Leadership>,
     ) -> Self {
-        let client = informers.client().clone();
+        let Leadership { stop: shutdown, fence } = leading.into();
+        let client = fence.around(informers.client().clone());
         let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
         let pods = Pods::new(informers.cache());
         let (replica_sets, services) = (Owned::new(informers.cache()), Services::new(informers.cache()));
-        let workers = limits::WORKERS;
-        Self { client, informers, ambient, recorder, config, pods, replica_sets, services, workers, shutdown }
+        Self {
+            client,
+            informers,
+            ambient,
+            recorder,
+            pods,
+            replica_sets,
+            services,
+            workers: None,
+            resync: config.resync,
+            fence,
+            config,
+            shutdown,
+        }
     }
 
     /// Returns the context of the controller with this name and ServiceAccount; without one it is the manager's user.
     pub fn of(&self, name: &str, account: &str) -> Self {
-        let workers = self.config.workers.get(name).copied().unwrap_or(limits::WORKERS);
+        let workers = self.config.workers.get(name).copied();
+        let resync = self.config.resyncs.get(name).copied().unwrap_or(self.config.resync);
         let clients = self.config.clients.as_ref().filter(|_| !account.is_empty());
-        let own = clients.map(|clients| (clients.0)(account));
-        Self { workers, client: own.unwrap_or_else(|| self.client.clone()), ..self.clone() }
+        let own = clients.map(|clients| self.fence.around((clients.0)(account)));
+        let client = own.unwrap_or_else(|| self.client.clone());
+        // Its events are its own, too.
+        let recorder = self.recorder.with_client(client.clone());
+        Self { workers, resync, client, recorder, ..self.clone() }
     }
 
     /// Runs `work` until shutdown.
@@ -81,7 +103,13 @@ impl Context {
         reconciler: R,
         ready: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.start_with(tasks, queue, reconciler, self.workers, ready);
+        let workers = self.workers(limits::WORKERS);
+        self.start_with(tasks, queue, reconciler, workers, ready);
+    }
+
+    /// Returns the number of workers that is configured for the controller, or else `default`.
+    pub fn workers(&self, default: usize) -> usize {
+        self.workers.unwrap_or(default)
     }
 
     /// Like [`Context::start`], with the given number of workers.
@@ -113,6 +141,6 @@ impl Context {
     ) {
         let changed = queue.clone();
         cache.on_change(move |change: &Change<K>| changed.add(change.key()));
-        tasks.spawn(resync(cache.clone(), queue.clone(), limits::RESYNC, self.shutdown.clone()));
+        tasks.spawn(resync(cache.clone(), queue.clone(), self.resync, self.shutdown.clone()));
     }
 }

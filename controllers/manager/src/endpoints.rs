@@ -15,7 +15,7 @@ use kube::{Api, Client};
 use crate::context::{Context, Tasks};
 use crate::endpointslice::follow_pods;
 use crate::index::Pods;
-use crate::limits::{ENDPOINTS_ADDRESSES, ENDPOINTS_PAUSE};
+use crate::limits::ENDPOINTS_ADDRESSES;
 use crate::meta::{is_deleted, name};
 use crate::patch;
 use crate::pods::endpoint_addresses;
@@ -35,7 +35,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let endpoints = context.informers.cache::<Endpoints>();
     context.feed(tasks, &services, &queue);
     context.feed(tasks, &endpoints, &queue);
-    follow_pods(&pods, &context.services, &queue, ENDPOINTS_PAUSE);
+    follow_pods(&pods, &context.services, &queue, context.config.slicing.endpoints_pause);
     let controller = Controller {
         client: context.client.clone(),
         services: services.clone(),

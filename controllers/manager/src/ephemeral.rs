@@ -12,6 +12,7 @@ use kube::{Api, Client};
 use crate::context::{Context, Tasks};
 use crate::index::ByClaim;
 use crate::meta::{controller_reference, is_controlled_by, is_deleted, name, namespace};
+use crate::metrics::{EPHEMERAL_CREATIONS, EPHEMERAL_FAILURES, Metrics};
 use crate::pods::{claim_of, volumes};
 
 /// Starts the controller.
@@ -43,6 +44,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         recorder: context.recorder.named("ephemeral_volume"),
         pods: pods.clone(),
         claims: claims.clone(),
+        metrics: context.config.metrics.clone(),
     };
     context.start(tasks, queue, controller, async move {
         pods.synced().await;
@@ -60,6 +62,7 @@ struct Claims {
     recorder: Recorder,
     pods: Cache<Pod>,
     claims: Cache<PersistentVolumeClaim>,
+    metrics: Metrics,
 }
 
 impl Reconcile for Claims {
@@ -94,6 +97,10 @@ impl Claims {
         let (claim_name, space) = (name(&claim.metadata), namespace(&pod.metadata));
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), space);
         let created = api.create(&PostParams::default(), claim).await;
+        self.metrics.count(&EPHEMERAL_CREATIONS, &[]);
+        if created.is_err() {
+            self.metrics.count(&EPHEMERAL_FAILURES, &[]);
+        }
         let created = created.attempt(|| format!("create claim {space}/{claim_name} of an ephemeral volume"));
         if !created.as_ref().is_err_and(Error::is_already_exists) {
             return created.map(|_| None);

@@ -8,6 +8,8 @@ mod devices;
 mod disruption;
 mod ephemeral;
 mod eviction;
+mod leadership;
+mod measures;
 mod quota;
 mod replication;
 mod stateful;
@@ -38,12 +40,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::testing::api::FakeApi;
 use crate::testing::{ambient, time};
-use crate::{Authority, Config, Signing, TokenIssuer, detached_signature};
+use crate::{Authority, Config, Metrics, Signing, TokenIssuer, detached_signature};
 
 struct Cluster {
     api: FakeApi,
     client: Client,
     shutdown: CancellationToken,
+    metrics: Metrics,
 }
 
 impl Drop for Cluster {
@@ -58,7 +61,9 @@ impl Cluster {
         let client = api.client();
         let shutdown = CancellationToken::new();
         let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+        let metrics = Metrics::default();
         let config = Config {
+            metrics: metrics.clone(),
             root_ca: "PEM".to_owned(),
             cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
             signing: Some(signing()),
@@ -68,7 +73,7 @@ impl Cluster {
             ..Config::default()
         };
         tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
-        let cluster = Self { api, client, shutdown };
+        let cluster = Self { api, client, shutdown, metrics };
         cluster.create::<Namespace>("", json!({"metadata": {"name": "ns"}})).await;
         cluster
     }

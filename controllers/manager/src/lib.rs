@@ -22,6 +22,7 @@ mod device_slices;
 mod devicetainteviction;
 mod discovery;
 mod disruption;
+pub mod document;
 mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;
@@ -75,15 +76,16 @@ use std::sync::Arc;
 
 use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::{Result, lead};
+use controllers_runtime::{Leadership, Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
-pub use config::{Clients, Config, EvictionRates};
-pub use metrics::Metrics;
+pub use config::{Autoscalers, Clients, Config, EvictionRates, Slicing};
+pub use document::{Document, DocumentError};
+pub use metrics::{Kind, Measure, Metrics, Series, Value};
 pub use registry::{UnknownController, select};
 pub use selected::Selected;
 pub use token_issuer::{TokenIssuer, TokenRequest};
@@ -103,15 +105,15 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let Some(election) = config.leader_election.clone() else {
-        work(config, informers, ambient, shutdown).await;
+        work(config, informers, ambient, shutdown.into()).await;
         return Ok(());
     };
     let (client, clock) = (informers.client().clone(), ambient.clone());
     lead(election, client, clock, shutdown, |leading| work(config, informers, ambient, leading)).await
 }
 
-async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
-    let context = Context::new(Arc::new(config), informers, ambient, shutdown);
+async fn work(config: Config, informers: Informers, ambient: Ambient, leading: Leadership) {
+    let context = Context::new(Arc::new(config), informers, ambient, leading);
     context.config.metrics.clear();
     let mut tasks = Tasks::new();
     registry::start(&context, &mut tasks);

@@ -6,6 +6,8 @@ use jiff::SignedDuration;
 
 /// Default number of workers per controller: writes that wait at the same time share one commit.
 pub const WORKERS: usize = 16;
+/// Number of combinations of labels of one metric; further ones are not counted.
+pub const SERIES: usize = 1024;
 /// Interval after which every object is reconciled again, regardless of events.
 pub const RESYNC: Duration = Duration::from_secs(600);
 
@@ -162,6 +164,8 @@ pub const HPA_DOWNSCALE_WINDOW: SignedDuration = SignedDuration::from_secs(300);
 pub const HPA_CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
 /// Time after the start of a pod in which becoming unready means that it has never been ready.
 pub const HPA_READINESS_DELAY: SignedDuration = SignedDuration::from_secs(30);
+/// Deviation of a metric from its target that causes no change of the number of replicas.
+pub const HPA_TOLERANCE: f64 = 0.1;
 /// Time for which changes of the number of replicas are remembered: the longest period of a policy.
 pub const HPA_MEMORY: SignedDuration = SignedDuration::from_secs(1800);
 /// Number of recommendations, and of changes, that are remembered of a HorizontalPodAutoscaler: one a period, for the

@@ -15,6 +15,7 @@ use tracing::warn;
 use crate::context::{Context, Tasks};
 use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
 use crate::meta::{is_deleted, name, namespace, only_this};
+use crate::metrics::{Metrics, POD_GC_DELETIONS, POD_GC_ERRORS};
 use crate::patch;
 use crate::pods::{node_name, put_disruption};
 use apiserver_meta::pods::is_finished;
@@ -26,6 +27,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         ambient: context.ambient.clone(),
         pods: context.informers.cache::<Pod>(),
         nodes: context.informers.cache::<Node>(),
+        metrics: context.config.metrics.clone(),
         threshold: context.config.terminated_pods,
         missing: BTreeMap::new(),
     };
@@ -44,6 +46,7 @@ struct Collector {
     ambient: Ambient,
     pods: Cache<Pod>,
     nodes: Cache<Node>,
+    metrics: Metrics,
     threshold: usize,
     /// Missing nodes that have pods, each with the time since when it is missing.
     missing: BTreeMap<String, Instant>,
@@ -60,12 +63,26 @@ enum Reason {
     Orphaned,
 }
 
+impl Reason {
+    /// Returns the name in metrics.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Surplus => "terminated",
+            Self::Unbound => "unscheduled",
+            Self::Orphaned => "orphaned",
+        }
+    }
+}
+
 impl Collector {
     async fn round(&mut self) {
         let pods = self.pods.list();
         let gone = self.gone_nodes(&pods).await;
         for (pod, reason) in plan(&pods, self.threshold, &gone) {
-            if let Err(error) = self.delete(&pod, reason).await {
+            let deleted = self.delete(&pod, reason).await;
+            let labels = [namespace(&pod.metadata), reason.label()];
+            self.metrics.count(if deleted.is_ok() { &POD_GC_DELETIONS } else { &POD_GC_ERRORS }, &labels);
+            if let Err(error) = deleted {
                 let cause = &error as &dyn std::error::Error;
                 warn!(pod = %ObjectKey::of(pod.as_ref()), ?reason, error = cause, "cannot delete a pod");
             }

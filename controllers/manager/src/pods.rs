@@ -5,10 +5,30 @@ use std::time::Duration;
 
 use apiserver_meta::pods::{condition, is_finished, is_ready};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, Volume};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
 
-use crate::meta::{is_deleted, name};
+use crate::meta::{controller_reference, is_deleted, name};
+
+/// Returns a pod of the template that `owner` controls. The server completes its name, which begins with that of the
+/// owner, unless the caller sets another one.
+pub(crate) fn of_template<K: Resource<DynamicType = ()>>(owner: &K, template: PodTemplateSpec) -> Pod {
+    let given = template.metadata.unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", name(owner.meta()))),
+            namespace: owner.meta().namespace.clone(),
+            labels: given.labels,
+            annotations: given.annotations,
+            finalizers: given.finalizers,
+            owner_references: Some(vec![controller_reference(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}
 
 /// Returns `true` if a pod is neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {

@@ -1,6 +1,9 @@
 //! The table of controllers, and how they are selected.
 
+use tracing::warn;
+
 use crate::context::{Context, Tasks};
+use crate::metrics::Metrics;
 use crate::selected::{Entry, Selected};
 use crate::{
     bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
@@ -105,7 +108,19 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let runs = |one: &&Controller| context.config.controllers.runs(one.name, one.default);
     for controller in CONTROLLERS.iter().filter(runs) {
         context.config.metrics.add_controller(controller.name);
-        (controller.start)(&context.of(controller.name, controller.account), tasks);
+        let mut own = Tasks::new();
+        (controller.start)(&context.of(controller.name, controller.account), &mut own);
+        tasks.spawn(attend(controller.name, own, context.config.metrics.clone()));
+    }
+}
+
+/// Waits for the tasks of a controller, and notes that one has failed.
+async fn attend(name: &'static str, mut tasks: Tasks, metrics: Metrics) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            metrics.fail(name);
+            warn!(controller = name, %error, "controller failed");
+        }
     }
 }
 
@@ -144,6 +159,38 @@ mod tests {
         let error = select(["*", "-route"]).unwrap_err().to_string();
         assert!(error.starts_with("no controller is named \"route\""), "{error}");
         assert!(error.contains("endpoints-controller"), "{error}");
+    }
+
+    #[test]
+    fn controllers_are_on_the_page_about_them() {
+        let page = include_str!("../../../docs/controllers.md");
+        let code = |text: &str| if text.is_empty() { "–".to_owned() } else { format!("`{text}`") };
+        for one in CONTROLLERS {
+            let Controller { name, alias, account, default, .. } = one;
+            let default = if *default { "yes" } else { "no" };
+            let begin =
+                format!("| `{name}` | {} | {default} | {} |", code(alias.unwrap_or("")), code(account));
+            let rows: Vec<_> =
+                page.lines().filter(|line| line.starts_with(&format!("| `{name}` |"))).collect();
+            assert!(rows.first().is_some_and(|row| row.starts_with(&begin)), "{begin}: {rows:?}");
+            assert_eq!(rows.len(), 2, "{name} has a row, and one about its tests: {rows:?}");
+        }
+        for measure in crate::metrics::ALL {
+            assert!(page.contains(&format!("- `{}` (", measure.name)), "{}", measure.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn controller_of_which_a_task_fails_is_not_healthy() {
+        let metrics = Metrics::default();
+        for name in ["job-controller", "ttl-controller"] {
+            metrics.add_controller(name);
+            let mut tasks = Tasks::new();
+            tasks.spawn(async {});
+            tasks.spawn(async move { assert_eq!(name, "job-controller", "this task fails on purpose") });
+            attend(name, tasks, metrics.clone()).await;
+        }
+        assert_eq!(metrics.health(), [("job-controller", true), ("ttl-controller", false)]);
     }
 
     #[test]

@@ -9,8 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 
+use tokio::time::Instant;
+
 use crate::context::{Context, Tasks};
 use crate::meta::{is_deleted, namespace};
+use crate::metrics::{Metrics, ROOT_CA_DURATION, ROOT_CA_SYNCS};
 use crate::patch;
 
 const ACCOUNT: &str = "default";
@@ -61,6 +64,7 @@ pub(crate) fn start_root_ca(context: &Context, tasks: &mut Tasks) {
         certificate: context.config.root_ca.clone(),
         namespaces: namespaces.clone(),
         maps: maps.clone(),
+        metrics: context.config.metrics.clone(),
     };
     context.start(tasks, queue, controller, async move {
         namespaces.synced().await;
@@ -121,6 +125,7 @@ struct RootCa {
     certificate: String,
     namespaces: Cache<Namespace>,
     maps: Cache<ConfigMap>,
+    metrics: Metrics,
 }
 
 impl Reconcile for RootCa {
@@ -130,6 +135,18 @@ impl Reconcile for RootCa {
         if !living(&self.namespaces, key) {
             return Ok(Outcome::Done);
         }
+        let started = Instant::now();
+        let done = self.publish(key).await;
+        let code = done.as_ref().map_or_else(|error| error.code().unwrap_or(500), |_| 200).to_string();
+        self.metrics.count(&ROOT_CA_SYNCS, &[&code]);
+        self.metrics.time(&ROOT_CA_DURATION, &[&code], started.elapsed());
+        done
+    }
+}
+
+impl RootCa {
+    /// Writes the ConfigMap of a namespace.
+    async fn publish(&self, key: &ObjectKey) -> Result<Outcome> {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.name);
         let existing = self.maps.get(&ObjectKey::new(&key.name, ROOT_CA));
         let wanted = published(existing.as_deref(), &key.name, &self.certificate);

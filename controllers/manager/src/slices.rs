@@ -10,6 +10,7 @@ use kube::{Api, Client};
 
 use crate::context::Context;
 use crate::meta::{is_deleted, name, namespace, only_this};
+use crate::metrics::{Measure, Metrics};
 use crate::patch;
 
 /// Label with the name of a slice's Service.
@@ -38,6 +39,11 @@ impl IndexBy<EndpointSlice> for ByService {
     }
 }
 
+/// Returns `true` if the controller with this name manages a slice.
+pub(crate) fn is_managed_by(slice: &EndpointSlice, manager: &str) -> bool {
+    slice.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == manager)
+}
+
 /// The slices of one controller.
 pub(crate) struct Slices {
     client: Client,
@@ -45,11 +51,19 @@ pub(crate) struct Slices {
     cache: Cache<EndpointSlice>,
     index: Index<EndpointSlice, ByService>,
     ledger: Ledger<ObjectKey>,
+    metrics: Metrics,
+    changes: &'static Measure,
 }
 
 impl Slices {
     /// Returns the slices with this `manager`, whose changes from now on add the keys of their Services to `queue`.
-    pub fn new(context: &Context, manager: &'static str, queue: &WorkQueue<ObjectKey>) -> Self {
+    /// Each write is counted by `changes`.
+    pub fn new(
+        context: &Context,
+        manager: &'static str,
+        queue: &WorkQueue<ObjectKey>,
+        changes: &'static Measure,
+    ) -> Self {
         let cache = context.informers.cache::<EndpointSlice>();
         let queue = queue.clone();
         cache.on_change(move |change| {
@@ -57,7 +71,15 @@ impl Slices {
             values.filter(|(by, _)| by == manager).for_each(|(_, key)| queue.add(key));
         });
         let index = cache.index();
-        Self { client: context.client.clone(), manager, cache, index, ledger: Ledger::default() }
+        Self {
+            client: context.client.clone(),
+            manager,
+            cache,
+            index,
+            ledger: Ledger::default(),
+            metrics: context.config.metrics.clone(),
+            changes,
+        }
     }
 
     pub fn cache(&self) -> &Cache<EndpointSlice> {
@@ -89,7 +111,16 @@ impl Slices {
     ) -> Result<()> {
         let mut results = Vec::new();
         for action in actions {
-            results.push(self.carry_out(service, action).await);
+            let operation = match &action {
+                Action::Create(_) => "create",
+                Action::Update { .. } => "update",
+                Action::Delete(_) => "delete",
+            };
+            let result = self.carry_out(service, action).await;
+            if result.is_ok() {
+                self.metrics.count(self.changes, &[operation]);
+            }
+            results.push(result);
         }
         Error::collect(results)
     }

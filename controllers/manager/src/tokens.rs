@@ -12,7 +12,6 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::limits;
 use crate::meta::{annotation, is_deleted, name, namespace, only_this, uid};
 use crate::token_issuer::{TokenIssuer, TokenRequest};
 
@@ -36,9 +35,10 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let accounts = context.informers.cache::<ServiceAccount>();
     follow(&secrets, &accounts, &queue);
     let (all, again) = (secrets.clone(), queue.clone());
+    let resync = context.resync;
     context.spawn(tasks, async move {
         loop {
-            tokio::time::sleep(limits::RESYNC).await;
+            tokio::time::sleep(resync).await;
             all.list().iter().for_each(|secret| again.add(Key::of(secret)));
         }
     });

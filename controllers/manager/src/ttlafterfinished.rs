@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use crate::context::{Context, Tasks};
 use crate::job::finished;
 use crate::meta::{is_deleted, only_this};
+use crate::metrics::{JOB_EXPIRY_DELAY, Metrics};
 use crate::pods::until;
 
 /// Starts the controller.
@@ -20,8 +21,12 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("ttl_jobs_to_delete");
     let jobs = context.informers.cache::<Job>();
     context.feed(tasks, &jobs, &queue);
-    let controller =
-        EndedJobs { client: context.client.clone(), ambient: context.ambient.clone(), jobs: jobs.clone() };
+    let controller = EndedJobs {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        jobs: jobs.clone(),
+        metrics: context.config.metrics.clone(),
+    };
     context.start(tasks, queue, controller, async move { jobs.synced().await });
 }
 
@@ -29,6 +34,7 @@ struct EndedJobs {
     client: Client,
     ambient: Ambient,
     jobs: Cache<Job>,
+    metrics: Metrics,
 }
 
 impl Reconcile for EndedJobs {
@@ -49,7 +55,12 @@ impl Reconcile for EndedJobs {
         match time_left(&job, self.ambient.now()) {
             None => Ok(Outcome::Done),
             Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
-            Some(_) => delete(&api, key, &job).await.map(|()| Outcome::Done),
+            Some(_) => {
+                delete(&api, key, &job).await?;
+                let late = due(&job).map(|at| self.ambient.now().duration_since(at).as_secs_f64());
+                self.metrics.observe(&JOB_EXPIRY_DELAY, &[], late.unwrap_or_default().max(0.0));
+                Ok(Outcome::Done)
+            }
         }
     }
 }
@@ -65,10 +76,15 @@ async fn delete(api: &Api<Job>, key: &ObjectKey, job: &Job) -> Result<()> {
 
 /// Returns the time until a Job is to be deleted; `None` if it is not, or not yet known.
 fn time_left(job: &Job, now: Timestamp) -> Option<Duration> {
+    due(job).map(|at| until(at, now))
+}
+
+/// Returns the time at which a Job is to be deleted; `None` if it is not, or not yet known.
+fn due(job: &Job) -> Option<Timestamp> {
     let seconds = job.spec.as_ref()?.ttl_seconds_after_finished.filter(|_| !is_deleted(&job.metadata))?;
     let ended = finished(job)?.last_transition_time.as_ref()?.0;
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    ended.checked_add(limit).ok().map(|at| until(at, now))
+    ended.checked_add(limit).ok()
 }
 
 #[cfg(test)]

@@ -61,6 +61,18 @@ impl Error {
         matches!(self, Self::Api { cause, .. } if is_namespace_terminating(cause))
     }
 
+    /// Returns the status code of the API's refusal.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { cause, .. } => match cause.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Several { first, .. } => first.code(),
+            Self::Unusable { .. } | Self::LeaseLost { .. } => None,
+        }
+    }
+
     /// Returns the message of the API alone, as events show it.
     pub fn api_message(&self) -> String {
         match self {

@@ -3,15 +3,24 @@
 //! A process leads while the Lease names it and it has renewed the Lease within the deadline. Clocks of
 //! different processes are never compared: a lease has expired when we have seen it unchanged for its
 //! duration, measured on our own monotonic clock.
+//!
+//! ```text
+//!  acquire ─▶ work, behind a fence ─────────────────────────▶ release
+//!              renewal, a task and a client of its own ─ lost ─▶ fence closed, work cancelled
+//! ```
 
+use std::fmt;
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apiserver_client::Fence;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -29,6 +38,60 @@ pub struct LeaderElection {
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
     pub retry_period: Duration,
+    pub lane: Lane,
+    pub status: LeaderStatus,
+}
+
+/// The client with which the lease is renewed, if it is not that of the work: one with connections of its own is not
+/// delayed by what the work sends.
+#[derive(Clone, Default)]
+pub struct Lane(pub Option<Client>);
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lane")
+    }
+}
+
+/// The time of the last renewal, while this process leads, for pages and metrics. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct LeaderStatus(Arc<Mutex<Option<Instant>>>);
+
+impl LeaderStatus {
+    /// Returns `true` while this process holds the lease.
+    pub fn is_leading(&self) -> bool {
+        self.renewed().is_some()
+    }
+
+    /// Returns the time since the last renewal of the lease that this process holds.
+    pub fn since_renewal(&self) -> Option<Duration> {
+        self.renewed().map(|at| at.elapsed())
+    }
+
+    fn renewed(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the time of the last renewal; `None` if this process does not hold the lease.
+    pub fn set(&self, renewed: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+    }
+}
+
+/// The right to work, as long as it lasts.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    /// Cancelled when the work has to end.
+    pub stop: CancellationToken,
+    /// Open as long as the lease is held for certain. All writes go through it.
+    pub fence: Fence,
+}
+
+impl From<CancellationToken> for Leadership {
+    /// Returns the right of a process without an election.
+    fn from(stop: CancellationToken) -> Self {
+        Self { stop, fence: Fence::open() }
+    }
 }
 
 impl LeaderElection {
@@ -42,6 +105,8 @@ impl LeaderElection {
             lease_duration: limits::LEASE_DURATION,
             renew_deadline: limits::RENEW_DEADLINE,
             retry_period: limits::RETRY_PERIOD,
+            lane: Lane::default(),
+            status: LeaderStatus::default(),
         }
     }
 
@@ -52,44 +117,56 @@ impl LeaderElection {
 
 /// Waits until this process leads, then runs `work` until it completes, until `shutdown`, or until the lease
 /// is lost. In the last two cases the token given to `work` is cancelled and its completion is awaited. The
-/// lease is released unless it was lost.
+/// lease is released unless it was lost, once the work has ended: the next leader never overlaps with it.
+///
+/// # Errors
+///
+/// Fails if the lease was lost. The fence is closed from the time on at which it may have been.
 pub async fn lead<W>(
     election: LeaderElection,
     client: Client,
     ambient: Ambient,
     shutdown: CancellationToken,
-    work: impl FnOnce(CancellationToken) -> W,
+    work: impl FnOnce(Leadership) -> W,
 ) -> Result<()>
 where
     W: Future<Output = ()> + Send,
 {
+    let client = election.lane.0.clone().unwrap_or(client);
     let mut candidate = Candidate::new(election, client, ambient);
     if !candidate.acquire(&shutdown).await {
         return Ok(());
     }
-    let lease = candidate.election.lease();
+    let (lease, status) = (candidate.election.lease(), candidate.election.status.clone());
     info!(%lease, identity = %candidate.election.identity, "acquired the lease");
-    let working = CancellationToken::new();
-    let mut work = std::pin::pin!(work(working.clone()));
-    let lost = tokio::select! {
-        () = &mut work => false,
+    let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+    let fence = Fence::until(candidate.renewed + candidate.election.renew_deadline);
+    status.set(Some(candidate.renewed));
+    // A task of its own: whatever the work does between two of its awaits, the renewal is not delayed. It ends with
+    // this future, too.
+    let mut renewal = JoinSet::new();
+    renewal.spawn(candidate.renew(fence.clone(), stop.clone(), ended.clone()));
+    let mut work = std::pin::pin!(work(Leadership { stop: stop.clone(), fence: fence.clone() }));
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => work.await,
+        () = &mut work => {}
         () = shutdown.cancelled() => {
-            working.cancel();
+            stop.cancel();
             work.await;
-            false
         }
-        () = candidate.renew() => {
-            warn!(%lease, "the lease was not renewed in time");
-            working.cancel();
-            work.await;
-            true
-        }
-    };
-    if lost {
-        return Err(Error::LeaseLost { lease });
     }
-    candidate.release().await;
-    Ok(())
+    ended.cancel();
+    let held = renewal.join_next().await.and_then(std::result::Result::ok).flatten();
+    fence.close();
+    status.set(None);
+    match held {
+        Some(mut candidate) => {
+            candidate.release().await;
+            Ok(())
+        }
+        None => Err(Error::LeaseLost { lease }),
+    }
 }
 
 struct Candidate {
@@ -98,6 +175,9 @@ struct Candidate {
     ambient: Ambient,
     /// Spec that was last seen, and when it was first seen.
     seen: Option<(LeaseSpec, Instant)>,
+    /// Time before the request of the last renewal. Until then the lease was ours for certain; the duration of the
+    /// lease begins no earlier for others.
+    renewed: Instant,
 }
 
 /// Next step with a lease.
@@ -112,13 +192,13 @@ enum Step {
 impl Candidate {
     fn new(election: LeaderElection, client: Client, ambient: Ambient) -> Self {
         let api = Api::namespaced(client, &election.namespace);
-        Self { election, api, ambient, seen: None }
+        Self { election, api, ambient, seen: None, renewed: Instant::now() }
     }
 
     /// Returns `true` once the lease is acquired, and `false` on shutdown.
     async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
         loop {
-            match self.attempt().await {
+            match self.attempt_in_time().await {
                 Ok(true) => return true,
                 Ok(false) => {}
                 Err(error) => {
@@ -139,28 +219,43 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease until that has failed for the whole deadline.
-    async fn renew(&mut self) {
-        let mut renewed = Instant::now();
+    /// Renews the lease until `ended`, and returns the candidate, which then still holds it. Returns `None` if the lease
+    /// could not be renewed within the deadline or is held by another: the fence is closed and the work stopped first.
+    async fn renew(
+        mut self,
+        fence: Fence,
+        stop: CancellationToken,
+        ended: CancellationToken,
+    ) -> Option<Self> {
         loop {
-            tokio::time::sleep(self.election.retry_period).await;
-            let deadline = renewed + self.election.renew_deadline;
-            match tokio::time::timeout_at(deadline, self.attempt()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
-                // Another process holds the lease: nothing is left to renew.
-                Ok(Ok(false)) if self.held_by_another() => return,
-                Ok(Ok(false)) => {}
-                Ok(Err(error)) => {
-                    debug!(
-                        lease = self.election.lease(),
-                        error = &error as &dyn std::error::Error,
-                        "not renewed"
-                    );
-                }
-                Err(_) => return,
+            let deadline = self.renewed + self.election.renew_deadline;
+            let next = (Instant::now() + self.election.retry_period).min(deadline);
+            tokio::select! {
+                biased;
+                () = ended.cancelled() => return Some(self),
+                () = tokio::time::sleep_until(next) => {}
             }
-            if Instant::now() >= deadline {
-                return;
+            let renewed = tokio::time::timeout_at(deadline, self.attempt_in_time()).await;
+            let lost = match renewed {
+                Ok(Ok(true)) => {
+                    fence.extend(self.renewed + self.election.renew_deadline);
+                    self.election.status.set(Some(self.renewed));
+                    false
+                }
+                // Another process holds the lease: nothing is left to renew.
+                Ok(Ok(false)) => self.held_by_another(),
+                Ok(Err(error)) => {
+                    let error = &error as &dyn std::error::Error;
+                    debug!(lease = self.election.lease(), error, "not renewed");
+                    false
+                }
+                Err(_) => true,
+            };
+            if lost || Instant::now() >= self.renewed + self.election.renew_deadline {
+                fence.close();
+                stop.cancel();
+                warn!(lease = self.election.lease(), "lost the lease");
+                return None;
             }
         }
     }
@@ -171,13 +266,27 @@ impl Candidate {
         })
     }
 
+    /// Attempts once, for no longer than half of the deadline: a request without an answer is followed by another one.
+    async fn attempt_in_time(&mut self) -> Result<bool> {
+        let lease = self.election.lease();
+        let longest = self.election.renew_deadline / 2;
+        match tokio::time::timeout(longest, self.attempt()).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Unusable {
+                object: format!("lease {lease}"),
+                problem: "the API server did not answer in time".to_owned(),
+            }),
+        }
+    }
+
     /// Attempts once to acquire or renew the lease; returns whether we hold it.
     async fn attempt(&mut self) -> Result<bool> {
         let name = self.election.lease();
+        let asked = Instant::now();
         let found = self.api.get_opt(&self.election.name).await.attempt(|| format!("get lease {name}"))?;
         let now = MicroTime(self.ambient.now());
         let Some(mut lease) = found else {
-            return self.create(now).await;
+            return self.create(now, asked).await;
         };
         let spec = lease.spec.clone().unwrap_or_default();
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != spec) {
@@ -189,6 +298,7 @@ impl Candidate {
         match self.api.replace(&self.election.name, &PostParams::default(), &lease).await {
             Ok(_) => {
                 self.seen = Some((wanted, Instant::now()));
+                self.renewed = asked;
                 Ok(true)
             }
             Err(error) if is_conflict(&error) => Ok(false),
@@ -196,7 +306,7 @@ impl Candidate {
         }
     }
 
-    async fn create(&mut self, now: MicroTime) -> Result<bool> {
+    async fn create(&mut self, now: MicroTime, asked: Instant) -> Result<bool> {
         let mut lease = Lease::default();
         lease.metadata.name = Some(self.election.name.clone());
         lease.metadata.namespace = Some(self.election.namespace.clone());
@@ -205,6 +315,7 @@ impl Candidate {
         match self.api.create(&PostParams::default(), &lease).await {
             Ok(_) => {
                 self.seen = Some((spec, Instant::now()));
+                self.renewed = asked;
                 Ok(true)
             }
             Err(error) if is_already_exists(&error) => Ok(false),
@@ -215,6 +326,13 @@ impl Candidate {
     /// Releases the lease, so that another process can take over immediately. Best effort: otherwise it
     /// expires.
     async fn release(&mut self) {
+        let longest = self.election.renew_deadline;
+        if tokio::time::timeout(longest, self.give_up()).await.is_err() {
+            debug!(lease = self.election.lease(), "cannot release the lease: no answer");
+        }
+    }
+
+    async fn give_up(&mut self) {
         let Ok(Some(mut lease)) = self.api.get_opt(&self.election.name).await else { return };
         let Some(spec) = lease.spec.as_mut() else { return };
         if spec.holder_identity.as_deref() != Some(self.election.identity.as_str()) {

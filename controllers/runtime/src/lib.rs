@@ -16,7 +16,7 @@ pub mod worker;
 
 pub use durations::Durations;
 pub use error::{Attempt, Error, Result, is_already_exists, is_conflict, is_gone, is_not_found};
-pub use leader::{LeaderElection, lead};
+pub use leader::{Lane, LeaderElection, LeaderStatus, Leadership, lead};
 pub use ledger::Ledger;
 pub use queue::{Backoff, Job, QueueMetrics, WorkQueue};
 pub use worker::{Outcome, Reconcile, resync, run_workers};

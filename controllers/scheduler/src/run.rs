@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver_client::{Cache, Change, Informers, Latest, ObjectKey, Recorder, events};
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::LeaderElection;
+use controllers_runtime::{LeaderElection, Leadership};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -54,23 +54,22 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), controllers_runtime::Error> {
     let Some(election) = config.leader_election.clone() else {
-        work(config, informers, ambient, shutdown).await;
+        work(config, informers, ambient, shutdown.into()).await;
         return Ok(());
     };
     let (client, time) = (informers.client().clone(), ambient.clone());
-    controllers_runtime::lead(election, client, time, shutdown, |stop| work(config, informers, ambient, stop))
-        .await
+    controllers_runtime::lead(election, client, time, shutdown, |leading| {
+        work(config, informers, ambient, leading)
+    })
+    .await
 }
 
-async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
+async fn work(config: Config, informers: Informers, ambient: Ambient, leading: Leadership) {
+    let Leadership { stop: shutdown, fence } = leading;
+    let client = fence.around(informers.client().clone());
     let updates = Updates::new();
-    let recorder = Recorder::new(
-        informers.client().clone(),
-        ambient.clone(),
-        &config.scheduler_name,
-        "",
-        shutdown.clone(),
-    );
+    let recorder =
+        Recorder::new(client.clone(), ambient.clone(), &config.scheduler_name, "", shutdown.clone());
     let (pods, nodes) = (informers.cache::<Pod>(), informers.cache::<Node>());
     let to = updates.clone();
     nodes.on_change(move |change| {
@@ -101,7 +100,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         snapshot: Snapshot::default(),
         queue: Queue::default(),
         waiting: BTreeMap::new(),
-        client: informers.client().clone(),
+        client,
         ambient,
         recorder,
         updates,

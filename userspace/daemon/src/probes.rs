@@ -34,7 +34,8 @@ pub fn always_well() -> Handler {
     pages(|request| Probe::at(request.uri().path()).map(|_| ready(well())))
 }
 
-fn well() -> Page {
+/// Returns the page of a probe that succeeds.
+pub fn well() -> Page {
     let mut page = text(StatusCode::OK, "ok");
     let nosniff = header::HeaderValue::from_static("nosniff");
     page.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);

@@ -9,12 +9,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
-use crate::controllers_args::Running;
+use crate::controllers_args::{ManagerFlags, hidden_flags};
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::etcd_args::EtcdStart;
 use crate::join_args;
 use crate::network_args::PodNetwork;
-use crate::node_args::{Eviction, LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::node_ips::NodeIps;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
@@ -51,6 +51,7 @@ pub enum Command {
     /// Take and restore snapshots of the embedded store, and check what is on disk
     Store(StoreCommand),
     /// Run the controllers
+    #[command(args_override_self = true, after_long_help = hidden_flags())]
     Controllers(Box<Controllers>),
     /// Run the scheduler
     Scheduler(Scheduler),
@@ -265,37 +266,16 @@ pub struct Credentials {
 
 #[derive(Args)]
 pub struct Controllers {
-    #[arg(long)]
-    pub kubeconfig: PathBuf,
-    /// The certificate authority that pods trust; the kubeconfig's unless given
-    #[arg(long)]
-    pub root_ca_file: Option<PathBuf>,
-    /// Certificate of the authority that signs approved certificate requests, PEM; without it none is signed
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    pub cluster_signing_cert_file: Option<PathBuf>,
-    /// Private key of that authority, PEM
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    pub cluster_signing_key_file: Option<PathBuf>,
-    /// Validity of the certificates that are signed
-    #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
-    pub cluster_signing_duration: Duration,
-    /// Private key of ServiceAccount tokens, PEM; without it Secrets of ServiceAccounts get no tokens
+    /// A KubeControllerManagerConfiguration of kubecontrollermanager.config.k8s.io/v1alpha1; flags win over its fields
     #[arg(long, value_name = "FILE")]
-    pub service_account_private_key_file: Option<PathBuf>,
-    /// Time without a use after which generated tokens of ServiceAccounts are no longer accepted, and then deleted
-    #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
-    pub legacy_service_account_token_clean_up_period: Duration,
+    pub config: Option<PathBuf>,
     #[command(flatten)]
-    pub eviction: Eviction,
-    #[command(flatten)]
-    pub running: Running,
-    /// Port for /healthz, /livez and /readyz over TLS; 0 for none
+    pub flags: ManagerFlags,
+    /// Port for /healthz, /livez, /readyz, /metrics and /configz over TLS; 0 for none
     #[arg(long, default_value_t = 10257)]
     pub secure_port: u16,
     #[command(flatten)]
     pub probes: Probes,
-    #[command(flatten)]
-    pub networks: Networks,
     #[command(flatten)]
     pub load_balancers: LoadBalancers,
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::tokens::{NamedUid, SecretTokens};
-use apiserver_client::{Accounts, Informers, authority, connect};
+use apiserver_client::{Informers, connect};
 use apiserver_meta::ambient::Ambient;
-use controllers_manager::{Authority, Metrics, Signing, TokenIssuer};
+use controllers_manager::{Authority, Signing, TokenIssuer};
 use controllers_runtime::LeaderElection;
 use kube::config::Kubeconfig;
 use tokio::sync::watch;
@@ -17,85 +17,9 @@ use userspace_daemon::shutdown;
 use userspace_daemon::tls::CertificateAndKey;
 use userspace_network::Clients;
 
-use crate::args::{Controllers, Kubelet, Scheduler};
+use crate::args::{Kubelet, Scheduler};
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
-use crate::node_args::{LoadBalancers, Networks};
-use crate::{controllers_metrics, server_names};
-
-/// Name under which the controllers write and elect.
-const MANAGER: &str = "kube-controller-manager";
-
-/// `hawser controllers`.
-pub async fn controllers(args: Controllers) -> Result<()> {
-    let Controllers {
-        kubeconfig,
-        root_ca_file,
-        cluster_signing_cert_file,
-        cluster_signing_key_file,
-        cluster_signing_duration,
-        service_account_private_key_file,
-        legacy_service_account_token_clean_up_period: legacy_token_period,
-        eviction,
-        running,
-        secure_port,
-        probes,
-        networks,
-        load_balancers,
-    } = args;
-    load_balancers.check(&networks)?;
-    let controllers = running.selected()?;
-    let LoadBalancers { load_balancer_ranges, load_balancer_classless } = load_balancers;
-    let Networks { service_cidrs, cluster_cidrs } = networks;
-    let stop = shutdown::on_signal()?;
-    let (client, ambient) = (connect(&kubeconfig, MANAGER).await?, Ambient::system());
-    let metrics = Metrics::default();
-    let measured = metrics.clone();
-    let pages = crate::probes::with_metrics(client.clone(), move |format| {
-        controllers_metrics::page(&measured, format)
-    });
-    probes.answer(secure_port, pages, &stop).await?;
-    let clients = match running.use_service_account_credentials {
-        true => {
-            let accounts = Accounts::new(&kubeconfig, MANAGER, client.clone(), ambient.clone()).await?;
-            Some(controllers_manager::Clients(Arc::new(move |account| accounts.client(account))))
-        }
-        false => None,
-    };
-    let root_ca = match root_ca_file {
-        Some(file) => read(&file)?,
-        None => authority(&kubeconfig).await?.unwrap_or_default(),
-    };
-    let signing = match (cluster_signing_cert_file, cluster_signing_key_file) {
-        (Some(certificate), Some(key)) => Some(
-            signing(&read(&certificate)?, &read(&key)?, cluster_signing_duration).with_context(|| {
-                let (certificate, key) = (certificate.display(), key.display());
-                format!("cannot sign with --cluster-signing-cert-file {certificate} and --cluster-signing-key-file {key}")
-            })?,
-        ),
-        _ => None,
-    };
-    let config = controllers_manager::Config {
-        cluster_cidrs,
-        service_cidrs,
-        api_servers: server_names::known(&kubeconfig, &stop).await?,
-        load_balancer_ranges,
-        load_balancer_classless,
-        root_ca,
-        signing,
-        token_issuer: issuer_of(service_account_private_key_file.as_deref())?,
-        legacy_token_period,
-        eviction: eviction.rates(),
-        leader_election: Some(LeaderElection::new(MANAGER, &identity(&ambient))),
-        controllers,
-        clients,
-        workers: running.workers(),
-        metrics,
-        ..controllers_manager::Config::default()
-    };
-    let informers = Informers::new(client, ambient.clone(), stop.clone());
-    controllers_manager::run(config, informers, ambient, stop).await.context("the controllers cannot run")
-}
 
 /// Returns the authority of the signers of certificate requests, from PEM.
 pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signing> {
@@ -103,12 +27,6 @@ pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signi
         bail!("--cluster-signing-duration must be more than 0");
     }
     Ok(Signing { authority: Arc::new(Authority::new(certificate, key)?), duration })
-}
-
-fn issuer_of(key_file: Option<&Path>) -> Result<Option<TokenIssuer>> {
-    let Some(file) = key_file else { return Ok(None) };
-    let tokens = SecretTokens::read(file).context("cannot sign with --service-account-private-key-file")?;
-    Ok(Some(token_issuer(tokens)))
 }
 
 /// Returns the issuer of the tokens in Secrets of ServiceAccounts.
@@ -190,7 +108,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
 }
 
 /// Returns the API server of a kubeconfig, `HOST:PORT`.
-fn server(kubeconfig: &Path) -> Option<String> {
+pub fn server(kubeconfig: &Path) -> Option<String> {
     let file = Kubeconfig::read_from(kubeconfig).ok()?;
     let context =
         file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref())?;
@@ -200,11 +118,12 @@ fn server(kubeconfig: &Path) -> Option<String> {
     Some(url.authority().filter(|_| url.scheme_str() == Some("https"))?.to_string())
 }
 
-fn read(path: &Path) -> Result<String> {
+/// Returns the content of a file.
+pub fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Returns an identity that is unique among the candidates for a lease.
-fn identity(ambient: &Ambient) -> String {
+pub fn identity(ambient: &Ambient) -> String {
     format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), ambient.uid())
 }

@@ -1,138 +1,294 @@
-//! Flags of `hawser controllers` with the names that they have in kube-controller-manager.
+//! Flags of `hawser controllers`: those of kube-controller-manager, and their meaning here.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
+use anyhow::{Context, Result, bail};
+use apiserver_meta::period::Period;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use controllers_manager::Document;
+use serde_json::{Number, Value};
 
-use anyhow::{Context, Result};
-use clap::Args;
-use controllers_manager::Selected;
-
+use crate::controllers_flags::{Effect, FLAGS, Flag, Kind};
 use crate::proxy_args::go_bool;
 
-/// The choice of controllers, their users and their workers.
-#[derive(Args)]
-pub struct Running {
-    /// Controllers to run: * for those that Kubernetes runs by default, a name, or -name for all but that one; with an
-    /// unknown name the error lists all
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        allow_hyphen_values = true,
-        default_value = "*,bootstrap-signer-controller,token-cleaner-controller"
-    )]
-    controllers: Vec<String>,
-    /// Let each controller write as a ServiceAccount of its own in kube-system, with the role of that controller alone
-    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
-    pub use_service_account_credentials: bool,
-    #[command(flatten)]
-    workers: Workers,
-}
+/// The flags that were given, with their values.
+#[derive(Clone, Debug, Default)]
+pub struct ManagerFlags(Vec<(&'static Flag, Value)>);
 
-impl Running {
-    /// Returns the controllers that run.
-    pub fn selected(&self) -> Result<Selected> {
-        let list = self.controllers.iter().map(String::as_str);
-        controllers_manager::select(list).context("cannot use --controllers")
+impl ManagerFlags {
+    /// Sets the fields of the flags in the document.
+    pub fn apply_to(&self, document: &mut Document) -> Result<()> {
+        for (flag, value) in &self.0 {
+            if let Effect::Refused(known, reason) = flag.effect
+                && !value.as_str().is_some_and(|text| known.contains(&text))
+            {
+                bail!("--{}: {reason}", flag.name);
+            }
+            if flag.path.is_empty() {
+                continue;
+            }
+            let mut set = |path: &str, value: Value| document.set(path, value).map_err(anyhow::Error::msg);
+            set(flag.path, value.clone()).with_context(|| format!("cannot use --{}", flag.name))?;
+            if flag.name == "service-cluster-ip-range" {
+                // The flag has the ranges of both families.
+                set("NodeIPAMController.SecondaryServiceCIDR", Value::from(""))?;
+            }
+        }
+        Ok(())
     }
 
-    /// Returns the number of workers of the controllers for which one is given, by their names.
-    pub fn workers(&self) -> BTreeMap<&'static str, usize> {
-        let given = self.workers.given();
-        given.into_iter().filter_map(|(name, count)| Some((name, count?.get()))).collect()
+    /// Returns the flags that were given and have no effect.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let idle = self.0.iter().filter(|(flag, _)| flag.effect == Effect::Nothing);
+        idle.map(|(flag, _)| flag.name).collect()
+    }
+
+    /// Returns the name of a field for an error: the flag that has set it, if one has.
+    pub fn name_of(&self, path: &str) -> String {
+        let by_flag = self.0.iter().find(|(flag, _)| flag.path == path);
+        by_flag.map_or_else(|| path.to_owned(), |(flag, _)| format!("--{}", flag.name))
     }
 }
 
-/// Numbers of objects that are reconciled at the same time; 16 unless given.
-#[derive(Args)]
-#[command(next_help_heading = "Concurrency")]
-struct Workers {
-    #[arg(long, value_name = "N")]
-    concurrent_cron_job_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_daemonset_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_deployment_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_device_taint_eviction_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_endpoint_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_gc_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_job_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_namespace_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_rc_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_replicaset_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_resourceclaim_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_service_endpoint_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_statefulset_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    concurrent_ttl_after_finished_syncs: Option<NonZeroUsize>,
-    #[arg(long, value_name = "N")]
-    mirroring_concurrent_service_endpoint_syncs: Option<NonZeroUsize>,
+impl clap::Args for ManagerFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(FLAGS.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-impl Workers {
-    fn given(&self) -> [(&'static str, Option<NonZeroUsize>); 15] {
-        [
-            ("cronjob-controller", self.concurrent_cron_job_syncs),
-            ("daemonset-controller", self.concurrent_daemonset_syncs),
-            ("deployment-controller", self.concurrent_deployment_syncs),
-            ("device-taint-eviction-controller", self.concurrent_device_taint_eviction_syncs),
-            ("endpoints-controller", self.concurrent_endpoint_syncs),
-            ("garbage-collector-controller", self.concurrent_gc_syncs),
-            ("job-controller", self.concurrent_job_syncs),
-            ("namespace-controller", self.concurrent_namespace_syncs),
-            ("replicationcontroller-controller", self.concurrent_rc_syncs),
-            ("replicaset-controller", self.concurrent_replicaset_syncs),
-            ("resourceclaim-controller", self.concurrent_resourceclaim_syncs),
-            ("endpointslice-controller", self.concurrent_service_endpoint_syncs),
-            ("statefulset-controller", self.concurrent_statefulset_syncs),
-            ("ttl-after-finished-controller", self.concurrent_ttl_after_finished_syncs),
-            ("endpointslice-mirroring-controller", self.mirroring_concurrent_service_endpoint_syncs),
-        ]
+impl FromArgMatches for ManagerFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = FLAGS.iter().filter(|flag| {
+            matches.value_source(flag.name).is_some_and(|source| source == ValueSource::CommandLine)
+        });
+        let value = |flag: &'static Flag| {
+            let mut values = matches.get_many::<Value>(flag.name).into_iter().flatten().cloned();
+            let value = match flag.kind {
+                Kind::List => Some(values.collect()),
+                _ => values.next_back(),
+            };
+            value.map(|value| (flag, value))
+        };
+        Ok(Self(given.filter_map(value).collect()))
     }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn argument(flag: &'static Flag) -> Arg {
+    let kind = flag.kind;
+    let argument = Arg::new(flag.name)
+        .long(flag.name)
+        .help(flag.help)
+        .hide(flag.effect != Effect::Acts)
+        .help_heading("Flags of kube-controller-manager")
+        .value_parser(move |text: &str| value(kind, text));
+    let argument = match flag.name {
+        "service-cluster-ip-range" => argument.alias("service-cidr"),
+        "v" => argument.short('v'),
+        _ => argument,
+    };
+    match kind {
+        Kind::Bool => {
+            argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+        }
+        Kind::List => argument
+            .action(ArgAction::Append)
+            .value_delimiter(',')
+            .allow_hyphen_values(true)
+            .value_name("LIST"),
+        Kind::Text => argument.value_name("TEXT"),
+        Kind::Int => argument.allow_hyphen_values(true).value_name("N"),
+        Kind::Float => argument.allow_hyphen_values(true).value_name("NUMBER"),
+        Kind::Duration => argument.allow_hyphen_values(true).value_name("DURATION"),
+    }
+}
+
+/// Reads a value as the document has it.
+fn value(kind: Kind, text: &str) -> Result<Value, String> {
+    match kind {
+        Kind::Text => Ok(Value::from(text)),
+        Kind::List => Ok(Value::from(text.trim())),
+        Kind::Bool => go_bool(text).map(Value::from).map_err(str::to_owned),
+        Kind::Int => text.parse::<i32>().map(Value::from).map_err(|error| error.to_string()),
+        Kind::Float => {
+            let number = text.parse::<f64>().map_err(|error| error.to_string())?;
+            Number::from_f64(number)
+                .map(Value::Number)
+                .ok_or_else(|| format!("{text:?} is not a finite number"))
+        }
+        Kind::Duration => {
+            let period = text.parse::<Period>().map_err(|error| error.to_string())?;
+            Ok(Value::from(period.to_string()))
+        }
+    }
+}
+
+/// Returns the end of the help, which names the flags that the list does not show.
+pub fn hidden_flags() -> String {
+    let names = |hidden: fn(&Flag) -> bool| {
+        let names = FLAGS.iter().filter(|flag| hidden(flag)).map(|flag| format!("--{}", flag.name));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    format!(
+        "Flags of kube-controller-manager that are accepted and have no effect:\n{}\n\nFlags that are refused:\n{}",
+        names(|flag| flag.effect == Effect::Nothing),
+        names(|flag| matches!(flag.effect, Effect::Refused(..))),
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::Parser;
+    use controllers_manager::document::has_effect;
 
     use super::*;
 
     #[derive(Parser)]
-    struct Command {
+    #[command(args_override_self = true)]
+    struct Test {
         #[command(flatten)]
-        running: Running,
+        flags: ManagerFlags,
     }
 
-    fn read(flags: &[&str]) -> Running {
-        Command::try_parse_from([&["test"], flags].concat()).unwrap().running
+    fn read(flags: &[&str]) -> ManagerFlags {
+        Test::try_parse_from([&["test"], flags].concat()).unwrap_or_else(|error| panic!("{error}")).flags
     }
 
-    #[test]
-    fn flags_of_kube_controller_manager_are_understood() {
-        let running = read(&["--controllers=-cronjob,*", "--use-service-account-credentials=true"]);
-        assert!(running.use_service_account_credentials && running.selected().is_ok());
-        assert!(!read(&["--use-service-account-credentials=false"]).use_service_account_credentials);
-        let workers = read(&["--concurrent-job-syncs=3"]).workers();
-        assert_eq!(workers, BTreeMap::from([("job-controller", 3)]));
-        assert!(Command::try_parse_from(["test", "--concurrent-job-syncs=0"]).is_err());
-        let error = format!("{:#}", read(&["--controllers=jobs"]).selected().unwrap_err());
-        assert!(error.starts_with("cannot use --controllers: no controller is named \"jobs\""), "{error}");
+    fn document(flags: &[&str]) -> Document {
+        let mut document = Document::default();
+        read(flags).apply_to(&mut document).unwrap();
+        document
     }
 
     #[test]
-    fn workers_are_those_of_controllers_that_exist() {
-        for (name, _) in read(&[]).workers.given() {
-            assert!(controllers_manager::select([name]).is_ok(), "{name}");
+    fn command_line_of_kubeadm_is_understood() {
+        let flags = read(&[
+            "--allocate-node-cidrs=true",
+            "--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf",
+            "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
+            "--client-ca-file=/etc/kubernetes/pki/ca.crt",
+            "--cluster-cidr=10.244.0.0/16",
+            "--cluster-name=kubernetes",
+            "--cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt",
+            "--cluster-signing-key-file=/etc/kubernetes/pki/ca.key",
+            "--controllers=*,bootstrapsigner,tokencleaner",
+            "--kubeconfig=/etc/kubernetes/controller-manager.conf",
+            "--leader-elect=true",
+            "--requestheader-client-ca-file=/etc/kubernetes/pki/front-proxy-ca.crt",
+            "--root-ca-file=/etc/kubernetes/pki/ca.crt",
+            "--service-account-private-key-file=/etc/kubernetes/pki/sa.key",
+            "--service-cluster-ip-range=10.96.0.0/12",
+            "--use-service-account-credentials=true",
+        ]);
+        let mut document = Document::default();
+        flags.apply_to(&mut document).unwrap();
+        let config = document.config("us").unwrap();
+        assert_eq!(config.service_cidrs, ["10.96.0.0/12".parse().unwrap()]);
+        assert!(document.uses_account_credentials() && config.leader_election.is_some());
+        assert_eq!(document.root_ca_file(), Some("/etc/kubernetes/pki/ca.crt"));
+        assert_eq!(document.kubeconfig(), Some("/etc/kubernetes/controller-manager.conf"));
+        assert!(document.signing_files().is_some() && document.account_key_file().is_some());
+        let idle = flags.without_effect();
+        assert!(idle.contains(&"client-ca-file") && !idle.contains(&"cluster-cidr"), "{idle:?}");
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_last_of_two_wins() {
+        let head = "apiVersion: kubecontrollermanager.config.k8s.io/v1alpha1\nkind: KubeControllerManagerConfiguration\n";
+        let text = "jobController: {concurrentJobSyncs: 2}\ndeploymentController: {concurrentDeploymentSyncs: 3}\n\
+            nodeIPAMController: {serviceCIDR: 10.1.0.0/16, secondaryServiceCIDR: 'fd00::/112'}\n";
+        let (mut document, _) = Document::parse(&format!("{head}{text}")).unwrap();
+        assert_eq!(document.config("us").unwrap().service_cidrs.len(), 2);
+        let flags = ["--concurrent-job-syncs=8", "--concurrent-job-syncs", "9", "--service-cidr=10.2.0.0/16"];
+        read(&flags).apply_to(&mut document).unwrap();
+        let config = document.config("us").unwrap();
+        assert_eq!((config.workers["job-controller"], config.workers["deployment-controller"]), (9, 3));
+        assert_eq!(config.service_cidrs, ["10.2.0.0/16".parse().unwrap()]);
+    }
+
+    #[test]
+    fn flags_of_the_autoscaler_act() {
+        let config = document(&[
+            "--horizontal-pod-autoscaler-sync-period=30s",
+            "--horizontal-pod-autoscaler-downscale-stabilization=1m",
+            "--horizontal-pod-autoscaler-tolerance=0.3",
+            "--horizontal-pod-autoscaler-cpu-initialization-period=2m0s",
+            "--horizontal-pod-autoscaler-initial-readiness-delay=0",
+            "--concurrent-horizontal-pod-autoscaler-syncs=2",
+        ])
+        .config("us")
+        .unwrap();
+        let found = config.autoscalers;
+        assert_eq!((found.period.as_secs(), found.window.as_secs(), found.tolerance), (30, 60, 0.3));
+        assert_eq!((found.cpu_initialization.as_secs(), found.readiness_delay.as_secs()), (120, 0));
+        assert_eq!(config.workers["horizontal-pod-autoscaler-controller"], 2);
+    }
+
+    #[test]
+    fn values_that_cannot_be_used_are_refused_by_the_name_of_the_flag() {
+        for line in ["--concurrent-job-syncs=many", "--min-resync-period=5", "--leader-elect=maybe"] {
+            assert!(Test::try_parse_from(["test", line]).is_err(), "{line}");
+        }
+        for (line, expected) in [
+            ("--master=https://a", "--master: "),
+            ("--tls-min-version=VersionTLS13", "--tls-min-version: "),
+            ("--tls-cipher-suites=a", "--tls-cipher-suites: "),
+        ] {
+            let error = read(&[line]).apply_to(&mut Document::default()).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        read(&["--tls-min-version=VersionTLS12", "--master="]).apply_to(&mut Document::default()).unwrap();
+        let flags = read(&["--concurrent-job-syncs=0"]);
+        assert_eq!(flags.name_of("JobController.ConcurrentJobSyncs"), "--concurrent-job-syncs");
+        assert_eq!(flags.name_of("Generic.Controllers"), "Generic.Controllers");
+    }
+
+    #[test]
+    fn table_of_flags_agrees_with_the_document() {
+        let names: BTreeSet<_> = FLAGS.iter().map(|flag| flag.name).collect();
+        assert_eq!(names.len(), FLAGS.len(), "a flag is there twice");
+        for flag in FLAGS {
+            assert_eq!(flag.effect == Effect::Acts, !flag.help.is_empty(), "--{}", flag.name);
+            if flag.path.is_empty() {
+                assert!(flag.effect != Effect::Acts, "--{}", flag.name);
+                continue;
+            }
+            assert_eq!(has_effect(flag.path), flag.effect == Effect::Acts, "--{}", flag.name);
+            let value = match flag.kind {
+                Kind::Text => Value::from("x"),
+                Kind::Bool => Value::from(true),
+                Kind::Int => Value::from(1),
+                Kind::Float => Value::from(0.5),
+                Kind::Duration => Value::from("1s"),
+                Kind::List => Value::from(vec!["x"]),
+            };
+            Document::default()
+                .set(flag.path, value)
+                .unwrap_or_else(|error| panic!("--{}: {error}", flag.name));
+        }
+    }
+
+    #[test]
+    fn flags_are_on_the_page_of_the_controllers() {
+        let page = include_str!("../../../docs/controllers.md");
+        for flag in FLAGS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `--{}` |", flag.name)));
+            let row = row.unwrap_or_else(|| panic!("--{} is not on the page", flag.name));
+            let expected = match flag.effect {
+                Effect::Acts => "acts",
+                Effect::Nothing => "no effect",
+                Effect::Refused(..) => "refused",
+            };
+            assert!(row.contains(&format!("| {expected}")), "{row}");
         }
     }
 }

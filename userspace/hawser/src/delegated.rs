@@ -2,7 +2,7 @@
 //! Kubernetes delegate it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
@@ -12,32 +12,73 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::limits::{REVIEW_LIFE, REVIEWS};
+use crate::limits::{OPEN_REVIEWS, REFUSAL_LIFE, REFUSALS, REVIEW_LIFE, REVIEWS};
+
+/// A token and a path, as a digest: a token is remembered no longer than the request that carries it.
+type Key = [u8; 32];
+
+/// Answers that are remembered for a while, a bounded number of them.
+struct Answers {
+    limit: usize,
+    /// Answers with the time until which they hold.
+    known: BTreeMap<Key, (Instant, StatusCode)>,
+}
+
+impl Answers {
+    fn get(&self, key: &Key, now: Instant) -> Option<StatusCode> {
+        self.known.get(key).filter(|(until, _)| now < *until).map(|(_, code)| *code)
+    }
+
+    /// Remembers an answer. If there are too many, the one that ends first is forgotten.
+    fn insert(&mut self, key: Key, until: Instant, code: StatusCode, now: Instant) {
+        if self.known.len() >= self.limit {
+            self.known.retain(|_, (until, _)| now < *until);
+        }
+        if self.known.len() >= self.limit
+            && let Some(first) = self.known.iter().min_by_key(|(_, (until, _))| *until).map(|(key, _)| *key)
+        {
+            self.known.remove(&first);
+        }
+        self.known.insert(key, (until, code));
+    }
+}
 
 /// Asks the API server who the bearer of a token is, and whether that user may read a page.
 pub struct Delegated {
     client: Client,
-    /// Answers by token and path, with the time until which they hold.
-    known: Mutex<BTreeMap<(String, String), (Instant, StatusCode)>>,
+    permitted: Mutex<Answers>,
+    /// Refusals have a place of their own: however many wrong tokens are tried, readers who may read are not forgotten.
+    refused: Mutex<Answers>,
+    /// Bounds the questions that are open at the same time, and so what a flood of wrong tokens costs the API server.
+    open: Semaphore,
 }
 
 impl Delegated {
     /// The user of `client` must be allowed to create TokenReviews and SubjectAccessReviews.
     pub fn new(client: Client) -> Self {
-        Self { client, known: Mutex::default() }
+        let answers = |limit| Mutex::new(Answers { limit, known: BTreeMap::new() });
+        Self {
+            client,
+            permitted: answers(REVIEWS),
+            refused: answers(REFUSALS),
+            open: Semaphore::new(OPEN_REVIEWS),
+        }
     }
 
     /// Returns 200 if the bearer of the token in the headers may get `path`; otherwise 401, 403, or 503 if the API
-    /// server does not answer.
+    /// server does not answer, and 429 if too many strangers are asked about at the same time.
     pub async fn get(&self, path: &str, headers: &HeaderMap) -> StatusCode {
         let Some(token) = bearer(headers) else { return StatusCode::UNAUTHORIZED };
-        let (key, now) = ((token.to_owned(), path.to_owned()), Instant::now());
-        if let Some(known) = self.known(&key, now) {
+        let key = digest(token, path);
+        if let Some(known) = self.known(&key) {
             return known;
         }
+        let Ok(_open) = self.open.try_acquire() else { return StatusCode::TOO_MANY_REQUESTS };
         let code = match self.review(token, path).await {
             Ok(code) => code,
             Err(error) => {
@@ -45,24 +86,20 @@ impl Delegated {
                 return StatusCode::SERVICE_UNAVAILABLE;
             }
         };
-        self.learn(key, now + REVIEW_LIFE, code);
+        self.learn(key, code);
         code
     }
 
-    fn known(&self, key: &(String, String), now: Instant) -> Option<StatusCode> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).filter(|(until, _)| now < *until).map(|(_, code)| *code)
+    fn known(&self, key: &Key) -> Option<StatusCode> {
+        let now = Instant::now();
+        lock(&self.permitted).get(key, now).or_else(|| lock(&self.refused).get(key, now))
     }
 
-    fn learn(&self, key: (String, String), until: Instant, code: StatusCode) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REVIEWS {
-            let now = Instant::now();
-            known.retain(|_, (until, _)| now < *until);
-        }
-        if known.len() < REVIEWS {
-            known.insert(key, (until, code));
-        }
+    fn learn(&self, key: Key, code: StatusCode) {
+        let (now, permitted) = (Instant::now(), code == StatusCode::OK);
+        let (answers, life) =
+            if permitted { (&self.permitted, REVIEW_LIFE) } else { (&self.refused, REFUSAL_LIFE) };
+        lock(answers).insert(key, now + life, code, now);
     }
 
     async fn review(&self, token: &str, path: &str) -> kube::Result<StatusCode> {
@@ -92,6 +129,19 @@ fn question(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
         }),
         resource_attributes: None,
     }
+}
+
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn digest(token: &str, path: &str) -> Key {
+    let mut hasher = Sha256::new();
+    hasher.update(path.as_bytes());
+    // No path has a newline.
+    hasher.update(b"\n");
+    hasher.update(token.as_bytes());
+    hasher.finalize().into()
 }
 
 /// Returns the token of the `Authorization` header.
@@ -172,13 +222,41 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 4);
     }
 
-    #[tokio::test]
-    async fn answers_that_are_remembered_are_bounded() {
-        let readers = Delegated::new(server().0);
-        let until = Instant::now() + REVIEW_LIFE;
-        for number in 0..2 * REVIEWS {
-            readers.learn((number.to_string(), "/metrics".to_owned()), until, StatusCode::UNAUTHORIZED);
+    #[tokio::test(start_paused = true)]
+    async fn refusals_are_remembered_for_a_short_time() {
+        let (client, asked) = server();
+        let readers = Delegated::new(client);
+        for _ in 0..5 {
+            assert_eq!(readers.get("/metrics", &with("Bearer forged")).await, StatusCode::UNAUTHORIZED);
+            assert_eq!(readers.get("/metrics", &with("Bearer stranger")).await, StatusCode::FORBIDDEN);
         }
-        assert_eq!(readers.known.lock().unwrap().len(), REVIEWS);
+        assert_eq!(asked.load(Ordering::Relaxed), 3, "one question about the first, two about the second");
+        tokio::time::advance(REFUSAL_LIFE).await;
+        assert_eq!(readers.get("/metrics", &with("Bearer forged")).await, StatusCode::UNAUTHORIZED);
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn flood_of_wrong_tokens_is_bounded_and_does_not_displace_readers() {
+        let (client, asked) = server();
+        let readers = Delegated::new(client);
+        assert_eq!(readers.get("/metrics", &with("Bearer reader")).await, StatusCode::OK);
+        for number in 0..2 * REFUSALS {
+            readers.learn(digest(&number.to_string(), "/metrics"), StatusCode::UNAUTHORIZED);
+        }
+        assert_eq!(lock(&readers.refused).known.len(), REFUSALS);
+        for number in 0..2 * REVIEWS {
+            readers.learn(digest(&format!("good {number}"), "/metrics"), StatusCode::OK);
+        }
+        assert_eq!(lock(&readers.permitted).known.len(), REVIEWS);
+        let before = asked.load(Ordering::Relaxed);
+        readers.learn(digest("reader", "/metrics"), StatusCode::OK);
+        assert_eq!(readers.get("/metrics", &with("Bearer reader")).await, StatusCode::OK);
+        assert_eq!(asked.load(Ordering::Relaxed), before);
+        let open = readers.open.try_acquire_many(u32::try_from(OPEN_REVIEWS).unwrap()).unwrap();
+        let code = readers.get("/metrics", &with("Bearer another")).await;
+        assert_eq!((code, asked.load(Ordering::Relaxed)), (StatusCode::TOO_MANY_REQUESTS, before));
+        drop(open);
+        assert_eq!(readers.get("/metrics", &with("Bearer another")).await, StatusCode::UNAUTHORIZED);
     }
 }

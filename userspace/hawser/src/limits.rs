@@ -127,3 +127,10 @@ pub const ROWS_SORTED: usize = 10_000;
 /// Kubernetes.
 pub const REVIEWS: usize = 64;
 pub const REVIEW_LIFE: Duration = Duration::from_secs(10);
+/// Refusals that are remembered, 40 bytes each, and for how long: a token or a role may be made a moment later.
+pub const REFUSALS: usize = 1024;
+pub const REFUSAL_LIFE: Duration = Duration::from_secs(5);
+/// Time after the end of a lease from which the process that should have renewed it is not healthy.
+pub const LEASE_OVERDUE: Duration = Duration::from_secs(20);
+/// Readers about whom the API server is asked at the same time.
+pub const OPEN_REVIEWS: usize = 8;

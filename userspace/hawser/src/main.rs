@@ -12,7 +12,9 @@ mod cluster_info;
 mod cni;
 mod components;
 mod control_plane;
+mod controllers;
 mod controllers_args;
+mod controllers_flags;
 mod controllers_metrics;
 mod credentials;
 mod data_dir;
@@ -24,6 +26,7 @@ mod down;
 mod etcd;
 mod etcd_args;
 mod handover;
+mod health;
 mod join;
 mod join_args;
 mod join_control_plane;
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = std::env::args_os().collect::<Vec<_>>();
-    let Hawser { log, command } = Hawser::parse_from(kube_proxys_spelling(negative_values(arguments)));
+    let Hawser { log, command } = Hawser::parse_from(with_underscores(negative_values(arguments)));
     match run(&log, command) {
         Ok(code) => code,
         Err(error) => {
@@ -97,9 +100,9 @@ fn negative_values(arguments: Vec<OsString>) -> Vec<OsString> {
     out
 }
 
-/// Accepts kube-proxy's spelling `--log_dir` for `--log-dir`.
-fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_none_or(|command| command != "proxy") {
+/// Accepts the spelling `--log_dir` of flags for `--log-dir`, as kube-proxy and kube-controller-manager do.
+fn with_underscores(arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_none_or(|command| command != "proxy" && command != "controllers") {
         return arguments;
     }
     arguments.into_iter().map(proxy_args::with_hyphens).collect()
@@ -131,7 +134,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Leave(args) => leave_control_plane::run(args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Credentials(args) => credentials::run(args),
-            Command::Controllers(args) => components::controllers(*args).await,
+            Command::Controllers(args) => controllers::controllers(*args).await,
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,

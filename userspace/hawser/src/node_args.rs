@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
-use controllers_manager::{AddressRange, EvictionRates};
+use controllers_manager::AddressRange;
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
@@ -45,40 +45,6 @@ pub struct Networks {
         value_name = "CIDRS"
     )]
     pub cluster_cidrs: Vec<IpNetwork>,
-}
-
-/// Rates at which nodes that are not ready are emptied.
-#[derive(Args, Clone)]
-pub struct Eviction {
-    /// Nodes per second whose pods are evicted, after they failed, in a healthy zone
-    #[arg(long, default_value_t = EvictionRates::default().primary, value_name = "RATE")]
-    pub node_eviction_rate: f64,
-    /// Nodes per second whose pods are evicted, after they failed, in an unhealthy zone; 0 in a small one
-    #[arg(long, default_value_t = EvictionRates::default().secondary, value_name = "RATE")]
-    pub secondary_node_eviction_rate: f64,
-    /// Number of nodes up to which a zone is small
-    #[arg(long, default_value_t = EvictionRates::default().large_zone, value_name = "NODES")]
-    pub large_cluster_size_threshold: usize,
-    /// Fraction of the nodes of a zone, at least 3, that are not ready in an unhealthy one
-    #[arg(long, default_value_t = EvictionRates::default().unhealthy, value_name = "FRACTION")]
-    pub unhealthy_zone_threshold: f64,
-}
-
-impl Eviction {
-    pub fn rates(self) -> EvictionRates {
-        let Self {
-            node_eviction_rate,
-            secondary_node_eviction_rate,
-            large_cluster_size_threshold,
-            unhealthy_zone_threshold,
-        } = self;
-        EvictionRates {
-            primary: node_eviction_rate,
-            secondary: secondary_node_eviction_rate,
-            large_zone: large_cluster_size_threshold,
-            unhealthy: unhealthy_zone_threshold,
-        }
-    }
 }
 
 #[derive(Args, Clone)]

@@ -7,20 +7,25 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use http::{Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::Handler;
 use userspace_daemon::metrics::Format;
-use userspace_daemon::page::{text, typed};
-use userspace_daemon::probes::always_well;
+use userspace_daemon::page::{Page, json, pages, ready, text, typed};
+use userspace_daemon::probes::{Probe, well};
 use userspace_daemon::tls::{self, CertificateAndKey};
 
 use crate::delegated::Delegated;
+use crate::health::{self, Check, Results};
 
 const METRICS: &str = "/metrics";
+const SLIS: &str = "/metrics/slis";
+const CONFIGZ: &str = "/configz";
+/// Before the name of a check.
+const CHECKS: &str = "/healthz/";
 
 /// Settings of the probes; the port is the component's own flag.
 #[derive(Args, Clone)]
@@ -64,24 +69,61 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns the handler of the probes of a process that is healthy as long as it answers, and of `/metrics` for users
-/// whom the API server of `client` permits it.
-pub fn with_metrics(client: Client, page: impl Fn(Format) -> String + Send + Sync + 'static) -> Handler {
-    let (probes, readers) = (always_well(), Arc::new(Delegated::new(client)));
-    let page = Arc::new(page);
-    Arc::new(move |request| {
-        if request.uri().path() != METRICS || !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return probes(request);
-        }
-        let (readers, page) = (Arc::clone(&readers), Arc::clone(&page));
-        Box::pin(async move {
-            match readers.get(METRICS, request.headers()).await {
-                StatusCode::OK => {
-                    let format = Format::accepted(request.headers());
-                    typed(StatusCode::OK, format.media(), page(format))
-                }
-                code => text(code, format!("{}\n", code.canonical_reason().unwrap_or_default())),
+/// The pages of a component that has more than probes.
+pub struct Pages {
+    pub metrics: Box<dyn Fn(Format) -> String + Send + Sync>,
+    /// The configuration that it runs with, JSON.
+    pub configz: String,
+    /// Returns the results of its checks.
+    pub health: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
+    /// What the checks said to those who asked at `/healthz`.
+    pub results: Results,
+}
+
+impl Pages {
+    /// Returns the handler of these pages. `/healthz`, `/livez` and `/readyz` need no credentials; the others, and the
+    /// single checks below `/healthz`, are for users whom the API server of `client` permits them.
+    pub fn for_users_of(self, client: Client) -> Handler {
+        let (readers, own) = (Arc::new(Delegated::new(client)), Arc::new(self));
+        pages(move |request| {
+            let path = request.uri().path();
+            if Probe::at(path) == Some(Probe::Health) {
+                let checks = (own.health)();
+                own.results.note(&checks);
+                return Some(ready(health::all(&checks, request.uri().query())));
             }
+            if Probe::at(path).is_some() {
+                return Some(ready(well()));
+            }
+            if ![METRICS, SLIS, CONFIGZ].contains(&path) && !path.starts_with(CHECKS) {
+                return None;
+            }
+            let (readers, own) = (Arc::clone(&readers), Arc::clone(&own));
+            let (path, headers) = (path.to_owned(), request.headers().clone());
+            Some(Box::pin(async move {
+                match readers.get(&path, &headers).await {
+                    StatusCode::OK => own.page(&path, &headers),
+                    code => text(code, format!("{}\n", code.canonical_reason().unwrap_or_default())),
+                }
+            }))
         })
-    })
+    }
+
+    fn page(&self, path: &str, headers: &HeaderMap) -> Page {
+        match path {
+            METRICS => {
+                let format = Format::accepted(headers);
+                typed(StatusCode::OK, format.media(), (self.metrics)(format))
+            }
+            SLIS => {
+                let format = Format::accepted(headers);
+                typed(StatusCode::OK, format.media(), self.results.page(format))
+            }
+            CONFIGZ => json(StatusCode::OK, self.configz.clone()),
+            _ => {
+                let check = path.strip_prefix(CHECKS).and_then(|name| health::one(&(self.health)(), name));
+                check.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 page not found\n"))
+            }
+        }
+    }
 }

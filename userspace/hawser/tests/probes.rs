@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -124,6 +126,45 @@ async fn token(client: &Client, account: &str) -> String {
     answer.status.unwrap().token.unwrap()
 }
 
+/// Permits an account of the namespace `default` to get pages.
+async fn permit(admin: &Client, account: &str, paths: &[&str]) {
+    let rules = json!([{"nonResourceURLs": paths, "verbs": ["get"]}]);
+    create::<ClusterRole>(Api::all(admin.clone()), json!({"metadata": {"name": "read"}, "rules": rules}))
+        .await;
+    let binding = json!({"metadata": {"name": "read"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "read"},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]});
+    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await;
+}
+
+/// Checks that the controller of ReplicaSets is the source of its events, by the name and with the field manager that it
+/// has in Kubernetes.
+async fn replica_set_reports_as_itself(admin: &Client) {
+    let pods: Api<Event> = Api::namespaced(admin.clone(), "default");
+    let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}}}});
+    create::<ReplicaSet>(Api::namespaced(admin.clone(), "default"), set).await;
+    let event =
+        wait_for("an event", async || pods.list(&Default::default()).await.unwrap().items.pop()).await;
+    let source = event.source.unwrap_or_default().component;
+    assert_eq!(source.as_deref(), Some("replicaset-controller"), "{:?}", event.message);
+    let manager = event.metadata.managed_fields.and_then(|fields| fields.into_iter().next()?.manager);
+    assert_eq!(manager.as_deref(), Some("kube-controller-manager"));
+}
+
+fn check_metrics(text: &str) {
+    assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
+    let running = |name: &str| {
+        text.contains(&format!(
+            "running_managed_controllers{{manager=\"kube-controller-manager\",name=\"{name}\"}} 1"
+        ))
+    };
+    assert!(running("cronjob-controller") && !running("job-controller"), "{text}");
+    assert!(text.contains("leader_election_master_status{name=\"kube-controller-manager\"} 1"), "{text}");
+    assert!(text.contains("rest_client_requests_total{code=\"201\",host=\"127.0.0.1:"), "{text}");
+    assert!(text.contains("# TYPE root_ca_cert_publisher_sync_total counter"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_get_them() {
     let cluster = Cluster::start();
@@ -132,6 +173,12 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
         free.local_addr().unwrap().port()
     };
     let mut command = cluster.component("controllers", port);
+    let config = "apiVersion: kubecontrollermanager.config.k8s.io/v1alpha1\n\
+        kind: KubeControllerManagerConfiguration\ngeneric: {controllers: [job], port: 1}\n\
+        deploymentController: {concurrentDeploymentSyncs: 3}\n";
+    std::fs::write(cluster.path("controllers.yaml"), config).unwrap();
+    command.arg("--config").arg(cluster.path("controllers.yaml"));
+    // The flag wins over the file.
     command.args(["--controllers=*,-job", "--use-service-account-credentials"]);
     let _running = Process(command.spawn().unwrap());
 
@@ -143,16 +190,11 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
     wait_for("what that controller writes", async || defaults.get_opt("default").await.unwrap()).await;
 
     let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
-    let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
-    create::<ClusterRole>(Api::all(admin.clone()), json!({"metadata": {"name": "read"}, "rules": rules}))
-        .await;
-    let binding = json!({"metadata": {"name": "read"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "read"},
-        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}]});
-    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await;
+    let paths = ["/metrics", "/metrics/slis", "/configz", "/healthz/*"];
+    permit(&admin, "reader", &paths).await;
     let pages = cluster.pages(port).await;
-    let page = async |token: Option<&str>| {
-        let request = http::Request::get("/metrics");
+    let page_at = async |path: &str, token: Option<&str>| {
+        let request = http::Request::get(path);
         let request = match token {
             Some(token) => request.header("Authorization", format!("Bearer {token}")),
             None => request,
@@ -163,18 +205,100 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(page(None).await.0, 401);
-    assert_eq!(page(Some("x.y.z")).await.0, 401);
-    assert_eq!(page(Some(&stranger)).await.0, 403);
+    let page = async |token: Option<&str>| page_at("/metrics", token).await;
+    for path in
+        ["/metrics", "/metrics/slis", "/configz", "/healthz/ttl-controller", "/healthz/leaderElection"]
+    {
+        assert_eq!(page_at(path, None).await.0, 401, "{path}");
+        assert_eq!(page_at(path, Some("x.y.z")).await.0, 401, "{path}");
+        assert_eq!(page_at(path, Some(&stranger)).await.0, 403, "{path}");
+    }
+    assert_eq!(page_at("/debug", Some(&reader)).await.0, 404);
     // The role may not have been seen yet.
     let text = wait_for("the metrics", async || Some(page(Some(&reader)).await).filter(|page| page.0 == 200))
         .await
         .1;
-    assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
-    let running = |name: &str| {
-        text.contains(&format!(
-            "running_managed_controllers{{manager=\"kube-controller-manager\",name=\"{name}\"}} 1"
-        ))
+    check_metrics(&text);
+
+    let (code, shown) = page_at("/configz", Some(&reader)).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let shown = &shown["kubecontrollermanager.config.k8s.io"];
+    assert_eq!((code, &shown["DeploymentController"]["ConcurrentDeploymentSyncs"]), (200, &json!(3)));
+    assert_eq!(shown["Generic"]["Controllers"], json!(["*", "-job"]));
+    for check in ["leaderElection", "cronjob-controller"] {
+        assert_eq!(page_at(&format!("/healthz/{check}"), Some(&reader)).await, (200, "ok".to_owned()));
+    }
+    assert_eq!(page_at("/healthz/job-controller", Some(&reader)).await.0, 404);
+    let (_, verbose) = page_at("/healthz?verbose", None).await;
+    assert!(
+        verbose.starts_with("[+]leaderElection ok\n") && verbose.contains("[+]ttl-controller ok\n"),
+        "{verbose}"
+    );
+
+    let (_, slis) = page_at("/metrics/slis", Some(&reader)).await;
+    assert!(slis.contains("kubernetes_healthcheck{name=\"ttl-controller\",type=\"healthz\"} 1"), "{slis}");
+
+    replica_set_reports_as_itself(&admin).await;
+}
+
+#[test]
+fn wrong_files_and_flags_of_the_controllers_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("controllers.yaml");
+    let head = "apiVersion: kubecontrollermanager.config.k8s.io/v1alpha1\nkind: KubeControllerManagerConfiguration\n";
+    for (text, flags, expected) in [
+        ("generic: {minResync: 1h}\n", &[][..], "Generic.minResync: unknown field"),
+        ("jobController: {concurrentJobSyncs: 0}\n", &[], "JobController.ConcurrentJobSyncs: must be from 1"),
+        (
+            "jobController: {concurrentJobSyncs: 2}\n",
+            &["--concurrent-job-syncs=0"],
+            "--concurrent-job-syncs: must be",
+        ),
+        ("", &["--master=https://a"], "--master: put the address into the kubeconfig"),
+        ("", &[], "--kubeconfig is missing"),
+    ] {
+        std::fs::write(&file, format!("{head}{text}")).unwrap();
+        let output = hawser().arg("controllers").arg("--config").arg(&file).args(flags).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(expected), "{text} {flags:?}: {told}");
+    }
+}
+
+/// Sends a signal to a process of this test.
+fn signal(process: &Process, name: &str) {
+    assert!(Command::new("kill").args([name, &process.0.id().to_string()]).status().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_was_stopped_writes_nothing_when_it_goes_on() {
+    let cluster = Cluster::start();
+    let start = |controllers: &str| {
+        let mut command = cluster.component("controllers", 0);
+        command.args(["--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s"]);
+        command.args(["--leader-elect-retry-period=500ms", &format!("--controllers={controllers}")]);
+        Process(command.spawn().unwrap())
     };
-    assert!(running("cronjob-controller") && !running("job-controller"), "{text}");
+    let admin = apiserver_client::connect(&cluster.path("kubeconfig.yaml"), "test").await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(admin.clone(), "kube-system");
+    let holder = async || {
+        let lease = leases.get_opt("kube-controller-manager").await.unwrap()?;
+        lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    };
+    let mut first = start("*");
+    let defaults: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+    wait_for("what the leader writes", async || defaults.get_opt("default").await.unwrap()).await;
+    let before = wait_for("a leader", holder).await;
+    signal(&first, "-STOP");
+    // It leads, and does nothing of what the first one does.
+    let _second = start("ttl-controller");
+    wait_for("another leader", async || holder().await.filter(|holder| *holder != before)).await;
+    create::<Namespace>(Api::all(admin.clone()), json!({"metadata": {"name": "fresh"}})).await;
+    signal(&first, "-CONT");
+    let ended = wait_for("the end of the first", async || first.0.try_wait().unwrap()).await;
+    assert!(!ended.success(), "it has lost the lease");
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "fresh");
+    let maps: Api<ConfigMap> = Api::namespaced(admin, "fresh");
+    assert!(accounts.list(&Default::default()).await.unwrap().items.is_empty());
+    assert!(maps.list(&Default::default()).await.unwrap().items.is_empty());
+    assert!(holder().await.is_some_and(|holder| holder != before));
 }

@@ -6,7 +6,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::kube_proxy::{Conntrack, Period};
+use crate::kube_proxy::Conntrack;
+use apiserver_meta::period::Period;
 
 /// A kernel parameter and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]

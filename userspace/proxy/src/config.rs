@@ -430,7 +430,7 @@ fn check_ranges(kube_proxy: &KubeProxyConfiguration) -> Result<(), ConfigError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_proxy::Period;
+    use apiserver_meta::period::Period;
 
     fn ips(all: &[&str]) -> Vec<IpAddr> {
         all.iter().map(|ip| ip.parse().unwrap()).collect()

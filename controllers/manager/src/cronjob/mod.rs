@@ -18,8 +18,9 @@ use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::Owned;
-use crate::limits::{RESYNC, STALE};
+use crate::limits::STALE;
 use crate::meta::{controller_key, is_controlled_by, is_deleted, name, namespace, only_this, uid};
+use crate::metrics::{CRON_JOB_SKEW, Metrics};
 use crate::patch;
 use plan::{Note, Since, beyond_history, decide, missing, new_job, normal, observe, remove_active, warning};
 
@@ -30,7 +31,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let jobs = Owned::new(context.informers.cache::<Job>());
     follow_jobs(jobs.cache(), &queue);
     follow_crons(&crons, &context.ambient, &queue);
-    tasks.spawn(resync(crons.clone(), queue.clone(), RESYNC, context.shutdown.clone()));
+    tasks.spawn(resync(crons.clone(), queue.clone(), context.resync, context.shutdown.clone()));
     let ready = {
         let (crons, jobs) = (crons.clone(), jobs.cache().clone());
         async move {
@@ -46,6 +47,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         jobs,
         written_crons: Ledger::default(),
         written_jobs: Ledger::default(),
+        metrics: context.config.metrics.clone(),
     };
     context.start(tasks, queue, controller, ready);
 }
@@ -94,6 +96,7 @@ struct CronJobs {
     written_crons: Ledger<ObjectKey>,
     /// Created Jobs.
     written_jobs: Ledger<ObjectKey>,
+    metrics: Metrics,
 }
 
 impl Reconcile for CronJobs {
@@ -222,6 +225,8 @@ impl CronJobs {
         let created = api.create(&PostParams::default(), &job).await;
         let job = match created.attempt(|| format!("create job {name}")) {
             Ok(created) => {
+                let made = created.metadata.creation_timestamp.as_ref().map_or(at, |time| time.0);
+                self.metrics.observe(&CRON_JOB_SKEW, &[], made.duration_since(at).as_secs_f64().max(0.0));
                 self.record(cron, [normal("SuccessfulCreate", format!("Created job {name}"))]);
                 created
             }

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::placement::tolerations;
-use crate::meta::{annotation, controller_reference, name};
-use crate::pods::node_name;
+use crate::meta::annotation;
+use crate::pods::{node_name, of_template};
 
 /// Annotation with the number of the template, which the API server maintains.
 const GENERATION: &str = "deprecated.daemonset.template.generation";
@@ -55,28 +55,16 @@ pub(super) fn hash_of(meta: &ObjectMeta) -> Option<&str> {
 /// Returns a pod for the given node. The scheduler binds it; the server completes its name.
 pub(super) fn new_pod(set: &DaemonSet, current: Current<'_>, node: &str) -> Pod {
     let template: PodTemplateSpec = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
-    let given = template.metadata.unwrap_or_default();
-    let mut labels = given.labels.unwrap_or_default();
+    let mut pod = of_template(set, template);
+    let labels = pod.metadata.labels.get_or_insert_default();
     if let Some(number) = current.generation {
         labels.insert(GENERATION_LABEL.to_owned(), number.to_string());
     }
     labels.insert(HASH_LABEL.to_owned(), current.hash.to_owned());
-    let mut spec = template.spec.unwrap_or_default();
-    spec.tolerations = Some(tolerations(&spec));
-    pin(&mut spec, node);
-    Pod {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", name(&set.metadata))),
-            namespace: set.metadata.namespace.clone(),
-            labels: Some(labels),
-            annotations: given.annotations,
-            finalizers: given.finalizers,
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(spec),
-        status: None,
-    }
+    let spec = pod.spec.get_or_insert_default();
+    spec.tolerations = Some(tolerations(spec));
+    pin(spec, node);
+    pod
 }
 
 /// Replaces the required node affinity, which the node meets, with one that only this node meets.

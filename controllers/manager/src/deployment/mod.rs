@@ -2,7 +2,6 @@
 
 mod plan;
 mod revision;
-mod sizes;
 mod status;
 mod strategy;
 #[cfg(test)]
@@ -15,7 +14,7 @@ use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::limits::UNSEEN_WRITE;
-use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -28,7 +27,6 @@ use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, is_controlled_by, name, namespace, uid};
 use crate::{limits, ownership, patch};
 use plan::{Action, Input, plan};
-use sizes::Sizes;
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -46,7 +44,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         deployments: deployments.clone(),
         sets: context.replica_sets.clone(),
         pods: context.pods.clone(),
-        sizes: Sizes::default(),
+        sizes: Ledger::certain(),
     };
     context.start(tasks, queue, controller, async move {
         deployments.synced().await;
@@ -93,7 +91,8 @@ struct Deployments {
     deployments: Cache<Deployment>,
     sets: Owned<ReplicaSet>,
     pods: Pods,
-    sizes: Sizes,
+    /// Writes to the ReplicaSets of each Deployment: no new size is chosen before the cache shows the others.
+    sizes: Ledger<ObjectKey>,
 }
 
 impl Reconcile for Deployments {
@@ -107,7 +106,7 @@ impl Reconcile for Deployments {
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
         // Before the sets are listed: what has been seen by now is in the list. What arrives triggers the next
         // reconciliation.
-        if !self.sizes.are_shown(key, self.sets.cache()) {
+        if !self.sizes.is_shown(key, self.sets.cache()) {
             return Ok(Outcome::After(UNSEEN_WRITE));
         }
         let candidates = self.sets.concerned(&key.namespace, uid(&deployment.metadata), &spec.selector);
@@ -123,7 +122,7 @@ impl Reconcile for Deployments {
             Input { deployment: &deployment, sets: claims.owned, pods: &pods, now: self.ambient.now() };
         let plan = plan(&input);
         let resizes = |action: &Action| matches!(action, Action::Create(_) | Action::Update { .. });
-        if !self.sizes.are_certain(key) && plan.actions.iter().any(resizes) {
+        if !self.sizes.is_certain(key) && plan.actions.iter().any(resizes) {
             if !self.shows_all(&deployment, &input.sets).await? {
                 return Ok(Outcome::After(limits::STALE));
             }

@@ -19,7 +19,8 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Services};
 use crate::meta::is_deleted;
-use crate::slices::Slices;
+use crate::metrics::{Metrics, SLICE_CHANGES, SLICE_SYNCS, SLICES};
+use crate::slices::{Slices, is_managed_by};
 use place::{CONTROLLER, place};
 
 /// Starts the controller.
@@ -29,16 +30,24 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let pods = context.informers.cache::<Pod>();
     let nodes = context.informers.cache::<Node>();
     context.feed(tasks, &services, &queue);
-    follow_pods(&pods, &context.services, &queue, Duration::ZERO);
-    let slices = Slices::new(context, CONTROLLER, &queue);
+    follow_pods(&pods, &context.services, &queue, context.config.slicing.slices_pause);
+    let slices = Slices::new(context, CONTROLLER, &queue, &SLICE_CHANGES);
     let all_slices = slices.cache().clone();
     let controller = EndpointSlices {
         services: services.clone(),
         pods: context.pods.clone(),
         nodes: nodes.clone(),
         slices,
+        per_slice: context.config.slicing.per_slice,
         changes: Mutex::default(),
+        metrics: context.config.metrics.clone(),
     };
+    let counted = all_slices.clone();
+    context.config.metrics.add_gauge(&SLICES, move || {
+        let slices = counted.list();
+        let ours = slices.iter().filter(|slice| is_managed_by(slice, CONTROLLER)).count();
+        vec![(Vec::new(), ours as f64)]
+    });
     context.start(tasks, queue, controller, async move {
         services.synced().await;
         pods.synced().await;
@@ -71,8 +80,11 @@ struct EndpointSlices {
     pods: Pods,
     nodes: Cache<Node>,
     slices: Slices,
+    /// Maximum number of endpoints in a slice.
+    per_slice: usize,
     /// The changes of each Service's pods that are in its slices.
     changes: Mutex<BTreeMap<ObjectKey, trigger::Seen>>,
+    metrics: Metrics,
 }
 
 impl Reconcile for EndpointSlices {
@@ -95,6 +107,7 @@ impl Reconcile for EndpointSlices {
         }
         if !self.slices.are_shown(key) {
             // The arrival of the slices triggers a reconciliation; the time covers those that never arrive.
+            self.metrics.count(&SLICE_SYNCS, &["stale"]);
             return Ok(Outcome::After(UNSEEN_WRITE));
         }
         let pods = self.pods.selected(&key.namespace, selector);
@@ -102,9 +115,10 @@ impl Reconcile for EndpointSlices {
         let wanted = desired::desired(&service, &pods, &node);
         let trigger = self.lock().entry(key.clone()).or_default().oldest_change(&service, &pods);
         let trigger = trigger.map(|time| time.to_string());
-        let actions = place(&service, wanted, self.slices.of(key), trigger);
-        self.slices.execute(key, actions).await?;
-        Ok(Outcome::Done)
+        let actions = place(&service, wanted, self.slices.of(key), trigger, self.per_slice);
+        let done = self.slices.execute(key, actions).await;
+        self.metrics.count(&SLICE_SYNCS, &[if done.is_ok() { "success" } else { "error" }]);
+        done.map(|()| Outcome::Done)
     }
 }
 

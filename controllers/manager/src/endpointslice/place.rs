@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::desired::{Desired, Family, Group, families};
-use crate::limits::ENDPOINTS_PER_SLICE;
 use crate::meta::{Labels, controller_reference, name};
 use crate::ports::ResolvedPort;
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
@@ -27,18 +26,20 @@ struct Draft {
 }
 
 impl Draft {
-    fn room(&self) -> usize {
-        ENDPOINTS_PER_SLICE.saturating_sub(self.endpoints.len())
+    fn room(&self, per_slice: usize) -> usize {
+        per_slice.saturating_sub(self.endpoints.len())
     }
 }
 
 /// Returns the writes that make `existing` contain exactly `desired`, those that add endpoints first, so that
-/// an endpoint that moves is never missing. `trigger` is the time of the oldest change.
+/// an endpoint that moves is never missing. `trigger` is the time of the oldest change,
+/// `per_slice` the maximum number of endpoints in a slice.
 pub(super) fn place(
     service: &Service,
     desired: Desired,
     existing: Vec<Arc<EndpointSlice>>,
     trigger: Option<String>,
+    per_slice: usize,
 ) -> Vec<Action> {
     let mut by_group: BTreeMap<Group, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     let mut actions = Vec::new();
@@ -58,7 +59,7 @@ pub(super) fn place(
     for group in groups {
         let slices = by_group.remove(&group).unwrap_or_default();
         let endpoints = desired.remove(&group).unwrap_or_default();
-        for draft in fill(slices, endpoints) {
+        for draft in fill(slices, endpoints, per_slice) {
             match draft.read {
                 Some(read) if draft.endpoints.is_empty() => spare.entry(group.family).or_default().push(read),
                 _ => drafts.push((group.clone(), draft)),
@@ -85,25 +86,29 @@ pub(super) fn place(
 }
 
 /// Distributes the endpoints of one group over its slices.
-fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>) -> Vec<Draft> {
+fn fill(
+    slices: Vec<Arc<EndpointSlice>>,
+    mut wanted: BTreeMap<String, Endpoint>,
+    per_slice: usize,
+) -> Vec<Draft> {
     let mut drafts: Vec<Draft> =
-        slices.into_iter().map(|slice| retain_endpoints(slice, &mut wanted)).collect();
+        slices.into_iter().map(|slice| retain_endpoints(slice, &mut wanted, per_slice)).collect();
     let mut rest: Vec<Endpoint> = wanted.into_values().collect();
     // Slices that are written anyway take the new endpoints first.
     for draft in drafts.iter_mut().filter(|draft| draft.changed && !draft.endpoints.is_empty()) {
-        let count = draft.room().min(rest.len());
+        let count = draft.room(per_slice).min(rest.len());
         draft.endpoints.extend(rest.drain(..count));
     }
     // The rest goes to the fullest slice that has room for all of it.
     if !rest.is_empty() {
-        let fits = drafts.iter_mut().filter(|draft| draft.room() >= rest.len());
-        if let Some(draft) = fits.min_by_key(|draft| draft.room()) {
+        let fits = drafts.iter_mut().filter(|draft| draft.room(per_slice) >= rest.len());
+        if let Some(draft) = fits.min_by_key(|draft| draft.room(per_slice)) {
             draft.endpoints.append(&mut rest);
             draft.changed = true;
         }
     }
     while !rest.is_empty() {
-        let count = ENDPOINTS_PER_SLICE.min(rest.len());
+        let count = per_slice.min(rest.len());
         let endpoints = rest.drain(..count).collect();
         drafts.push(Draft { read: None, endpoints, changed: true });
     }
@@ -111,12 +116,16 @@ fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>)
 }
 
 /// Retains the endpoints of a slice that are still wanted, in their order and current form.
-fn retain_endpoints(slice: Arc<EndpointSlice>, wanted: &mut BTreeMap<String, Endpoint>) -> Draft {
+fn retain_endpoints(
+    slice: Arc<EndpointSlice>,
+    wanted: &mut BTreeMap<String, Endpoint>,
+    per_slice: usize,
+) -> Draft {
     let before = slice.endpoints.as_deref().unwrap_or_default();
     let endpoints: Vec<Endpoint> = before
         .iter()
         .filter_map(|endpoint| wanted.remove(endpoint.target_ref.as_ref()?.uid.as_deref()?))
-        .take(ENDPOINTS_PER_SLICE)
+        .take(per_slice)
         .collect();
     let changed = endpoints != before;
     Draft { read: Some(slice), endpoints, changed }

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::desired::desired;
 use super::place::{CONTROLLER, HEADLESS, place};
+use crate::limits::ENDPOINTS_PER_SLICE;
 use crate::meta::{controller_reference, name};
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
 use crate::testing::{labels, meta, node, running, set_ready, time};
@@ -46,7 +47,7 @@ fn zoned(name: &str) -> Option<Arc<Node>> {
 fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Vec<Action> {
     let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
     let slices = slices.iter().cloned().map(Arc::new).collect();
-    place(service, desired(service, &pods, &zoned), slices, None)
+    place(service, desired(service, &pods, &zoned), slices, None, ENDPOINTS_PER_SLICE)
 }
 
 /// Returns the slices after the actions have been carried out.

@@ -8,12 +8,13 @@ mod tests;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use controllers_runtime::limits::UNSEEN_WRITE;
-use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue};
+use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue, resync};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 
 use self::plan::{CONTROLLER, Plan, is_mirrored, plan};
 use crate::context::{Context, Tasks};
-use crate::limits::{MIRRORED_ADDRESSES, MIRRORED_PAIRS, MIRRORED_SLICES};
+use crate::limits::{MIRRORED_PAIRS, MIRRORED_SLICES};
+use crate::metrics::MIRRORED_CHANGES;
 use crate::slices::{Action, Slices};
 
 /// Starts the controller.
@@ -21,15 +22,18 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("endpointslicemirroring");
     let services = context.services.cache().clone();
     let endpoints = context.informers.cache::<Endpoints>();
-    context.feed(tasks, &endpoints, &queue);
+    let (changed, pause) = (queue.clone(), context.config.slicing.mirroring_pause);
+    endpoints.on_change(move |change| changed.add_after(change.key(), pause));
+    tasks.spawn(resync(endpoints.clone(), queue.clone(), context.resync, context.shutdown.clone()));
     follow_services(&services, &queue);
-    let slices = Slices::new(context, CONTROLLER, &queue);
+    let slices = Slices::new(context, CONTROLLER, &queue, &MIRRORED_CHANGES);
     let all_slices = slices.cache().clone();
     let controller = Mirror {
         recorder: context.recorder.named("endpoint-slice-mirroring-controller"),
         services: services.clone(),
         endpoints: endpoints.clone(),
         slices,
+        most: context.config.slicing.mirrored_addresses,
     };
     context.start(tasks, queue, controller, async move {
         services.synced().await;
@@ -62,6 +66,8 @@ struct Mirror {
     services: Cache<Service>,
     endpoints: Cache<Endpoints>,
     slices: Slices,
+    /// Maximum number of addresses of a subset.
+    most: usize,
 }
 
 impl Reconcile for Mirror {
@@ -78,7 +84,7 @@ impl Reconcile for Mirror {
             self.slices.execute(key, existing.into_iter().map(Action::Delete)).await?;
             return Ok(Outcome::Done);
         };
-        let plan = plan(&endpoints, existing);
+        let plan = plan(&endpoints, existing, self.most);
         self.report(&endpoints, &plan);
         self.slices.execute(key, plan.actions).await?;
         Ok(Outcome::Done)
@@ -102,9 +108,10 @@ impl Mirror {
         }
         if plan.skipped > plan.invalid {
             let message = format!(
-                "A max of {MIRRORED_ADDRESSES} addresses can be mirrored to EndpointSlices per Endpoints subset. {} \
+                "A max of {most} addresses can be mirrored to EndpointSlices per Endpoints subset. {} \
                  addresses were skipped",
-                plan.skipped
+                plan.skipped,
+                most = self.most,
             );
             self.recorder.warning(reference(endpoints), "TooManyAddressesToMirror", message);
         }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort as OldPort, Endpo
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::limits::{MIRRORED_ADDRESSES, MIRRORED_PAIRS, MIRRORED_SLICES};
+use crate::limits::{MIRRORED_PAIRS, MIRRORED_SLICES};
 use crate::meta::{Labels, annotation, controller_reference, is_deleted, name};
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
 
@@ -102,13 +102,13 @@ fn key_of(address: &EndpointAddress) -> AddressKey {
 /// Returns the writes that make `existing`, the slices that mirror the object so far, equal to it. There is one slice
 /// for each set of ports and address type; a slice that is no longer needed is written anew rather than deleted beside
 /// the creation of another one. Of an object that is too large nothing is written: it may come from a tenant, and the
-/// controllers of `hawser up` share a process with the API server.
-pub(super) fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+/// controllers of `hawser up` share a process with the API server. `most` is the maximum number of addresses of a subset.
+pub(super) fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -> Plan {
     let mut plan = Plan::default();
     if pairs(endpoints) > MIRRORED_PAIRS {
         return Plan { too_large: true, ..plan };
     }
-    let wanted = wanted(endpoints, &mut plan);
+    let wanted = wanted(endpoints, &mut plan, most);
     if wanted.len() > MIRRORED_SLICES {
         return Plan { too_large: true, ..Plan::default() };
     }
@@ -134,14 +134,14 @@ pub(super) fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> 
 }
 
 /// Returns the endpoints of each group, and counts the addresses that are left out.
-fn wanted(endpoints: &Endpoints, plan: &mut Plan) -> BTreeMap<Group, Vec<Endpoint>> {
+fn wanted(endpoints: &Endpoints, plan: &mut Plan, most: usize) -> BTreeMap<Group, Vec<Endpoint>> {
     let mut groups: BTreeMap<Group, Vec<Endpoint>> = BTreeMap::new();
     for (ports, addresses) in repacked(endpoints) {
         let (total, mut taken) = (addresses.len(), 0);
         // Ready ones first, so that what is left out is less useful.
         let (ready, rest): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|(_, ready)| *ready);
         for (address, ready) in ready.into_iter().chain(rest) {
-            if taken == MIRRORED_ADDRESSES {
+            if taken == most {
                 break;
             }
             let Ok(ip) = address.ip.parse::<IpAddr>() else {

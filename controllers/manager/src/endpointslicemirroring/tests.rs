@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
-use super::plan::{Plan, is_mirrored, plan};
+use super::plan::{self, Plan, is_mirrored};
+use crate::limits::MIRRORED_ADDRESSES;
 use crate::slices::Action;
 
 fn endpoints(subsets: Value) -> Endpoints {
@@ -20,6 +21,11 @@ fn endpoints(subsets: Value) -> Endpoints {
         "subsets": subsets,
     }))
     .unwrap()
+}
+
+/// Returns the plan with the default number of addresses.
+fn mirror(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+    plan::plan(endpoints, existing, MIRRORED_ADDRESSES)
 }
 
 fn addresses(ips: &[&str]) -> Value {
@@ -76,7 +82,7 @@ fn subsets_become_slices_by_ports_and_family_with_labels_annotations_and_an_owne
          "ports": [{"port": 80, "name": "http"}]},
         {"addresses": addresses(&["10.0.0.3"]), "ports": [{"port": 90}]},
     ]));
-    let slices = after(Vec::new(), plan(&object, Vec::new()));
+    let slices = after(Vec::new(), mirror(&object, Vec::new()));
     assert_eq!(shown(&slices), ["IPv4 80 10.0.0.1 10.0.0.2!", "IPv4 90 10.0.0.3", "IPv6 80 fd00::1"]);
     let slice = &slices[0].metadata;
     assert_eq!(slice.generate_name.as_deref(), Some("web-"));
@@ -100,10 +106,10 @@ fn subsets_become_slices_by_ports_and_family_with_labels_annotations_and_an_owne
 #[test]
 fn an_unchanged_object_needs_no_write_and_a_changed_one_writes_its_slice() {
     let subsets = |ips: &[&str]| json!([{"addresses": addresses(ips), "ports": [{"port": 80}]}]);
-    let slices = after(Vec::new(), plan(&endpoints(subsets(&["10.0.0.2", "10.0.0.1"])), Vec::new()));
-    let same = plan(&endpoints(subsets(&["10.0.0.1", "10.0.0.2"])), slices.clone());
+    let slices = after(Vec::new(), mirror(&endpoints(subsets(&["10.0.0.2", "10.0.0.1"])), Vec::new()));
+    let same = mirror(&endpoints(subsets(&["10.0.0.1", "10.0.0.2"])), slices.clone());
     assert!(same.actions.is_empty(), "{same:?}");
-    let changed = plan(&endpoints(subsets(&["10.0.0.2", "10.0.0.3"])), slices.clone());
+    let changed = mirror(&endpoints(subsets(&["10.0.0.2", "10.0.0.3"])), slices.clone());
     assert!(matches!(changed.actions.as_slice(), [Action::Update { .. }]), "{changed:?}");
     assert_eq!(shown(&after(slices, changed)), ["IPv4 80 10.0.0.2 10.0.0.3"]);
 }
@@ -112,12 +118,12 @@ fn an_unchanged_object_needs_no_write_and_a_changed_one_writes_its_slice() {
 fn other_ports_write_the_slice_anew_and_no_addresses_delete_it() {
     let with_port =
         |port: i32| endpoints(json!([{"addresses": addresses(&["10.0.0.1"]), "ports": [{"port": port}]}]));
-    let slices = after(Vec::new(), plan(&with_port(80), Vec::new()));
-    let moved = plan(&with_port(81), slices.clone());
+    let slices = after(Vec::new(), mirror(&with_port(80), Vec::new()));
+    let moved = mirror(&with_port(81), slices.clone());
     assert!(matches!(moved.actions.as_slice(), [Action::Update { .. }]), "{moved:?}");
     let slices = after(slices, moved);
     assert_eq!(shown(&slices), ["IPv4 81 10.0.0.1"]);
-    assert!(after(slices.clone(), plan(&endpoints(json!([])), slices)).is_empty());
+    assert!(after(slices.clone(), mirror(&endpoints(json!([])), slices)).is_empty());
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn subsets_are_joined_and_not_ready_trumps_ready() {
         {"addresses": addresses(&["10.0.0.2"]), "notReadyAddresses": addresses(&["10.0.0.1"]),
          "ports": [{"port": 90, "name": "b"}]},
     ]));
-    assert_eq!(shown(&after(Vec::new(), plan(&object, Vec::new()))), ["IPv4 80,90 10.0.0.1! 10.0.0.2"]);
+    assert_eq!(shown(&after(Vec::new(), mirror(&object, Vec::new()))), ["IPv4 80,90 10.0.0.1! 10.0.0.2"]);
 }
 
 #[test]
@@ -140,7 +146,7 @@ fn names_and_addresses_beyond_the_limit_are_left_out_and_counted() {
     let object = endpoints(json!([
         {"addresses": addresses(&["10.9.9.9"]), "notReadyAddresses": addresses(&ips), "ports": [{"port": 80}]},
     ]));
-    let plan = plan(&object, Vec::new());
+    let plan = mirror(&object, Vec::new());
     assert_eq!(plan.skipped, 1004 - 1000);
     let [Action::Create(slice)] = plan.actions.as_slice() else { panic!("{} actions", plan.actions.len()) };
     let list = slice.endpoints.as_deref().unwrap();
@@ -159,7 +165,7 @@ fn objects_of_a_tenant_that_would_fill_the_memory_are_not_mirrored() {
         .collect();
     let slices = endpoints(Value::from(subsets));
     for object in [product, slices] {
-        let plan = plan(&object, Vec::new());
+        let plan = mirror(&object, Vec::new());
         assert!(plan.too_large && plan.actions.is_empty());
     }
 }
@@ -181,7 +187,7 @@ fn labels_and_leader_annotations_exclude_from_mirroring() {
 fn two_pods_with_one_address_are_two_endpoints() {
     let target = |uid: &str| json!({"ip": "10.0.0.1", "targetRef": {"kind": "Pod", "name": uid, "uid": uid}});
     let object = endpoints(json!([{"addresses": [target("a"), target("b")], "ports": [{"port": 80}]}]));
-    let slices = after(Vec::new(), plan(&object, Vec::new()));
+    let slices = after(Vec::new(), mirror(&object, Vec::new()));
     assert_eq!(shown(&slices), ["IPv4 80 10.0.0.1 10.0.0.1"]);
-    assert!(plan(&object, slices).actions.is_empty());
+    assert!(mirror(&object, slices).actions.is_empty());
 }

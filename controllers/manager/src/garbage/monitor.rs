@@ -18,6 +18,7 @@ use super::graph::{Graph, Hints, Object};
 use crate::context::Context;
 use crate::discovery::{Kind, kinds};
 use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
+use crate::metrics::GARBAGE_SYNC_ERRORS;
 
 /// Delay after a failed list or watch.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -64,6 +65,7 @@ pub(super) async fn keep_watches(context: Context, shared: Arc<Shared>) {
         match kinds(&context.client).await {
             Ok(found) => reconcile_watches(&context, &shared, &mut watches, found),
             Err(error) => {
+                context.config.metrics.count(&GARBAGE_SYNC_ERRORS, &[]);
                 warn!(error = &error as &dyn std::error::Error, "cannot discover the kinds of the API");
             }
         }

@@ -29,7 +29,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Selectors};
-use crate::limits::{JOB_BATCH, RESYNC};
+use crate::limits::JOB_BATCH;
 use crate::meta::{controller_key, controller_of, is_deleted, uid};
 pub(crate) use condition::finished;
 use orphans::Orphans;
@@ -49,7 +49,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let selectors = Selectors::new(jobs.clone());
     follow_pods(&pods, &selectors, &queue, &orphans, &unseen);
     follow_jobs(&jobs, &pods, &queue, &orphans);
-    tasks.spawn(resync(jobs.clone(), queue.clone(), RESYNC, context.shutdown.clone()));
+    tasks.spawn(resync(jobs.clone(), queue.clone(), context.resync, context.shutdown.clone()));
     let controller = Jobs {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
@@ -60,6 +60,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         written_jobs: Ledger::default(),
         written_pods: Ledger::default(),
         failures: Mutex::default(),
+        metrics: context.config.metrics.clone(),
     };
     let cleaner = Orphans { client: context.client.clone(), jobs: jobs.clone(), pods: pods.cache().clone() };
     let ready = move || {

@@ -14,6 +14,7 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
+use tokio::time::Instant;
 
 use super::account::{Done, account};
 use super::backoff::Failures;
@@ -25,6 +26,9 @@ use super::{condition, finished, is_foreign};
 use crate::index::Pods;
 use crate::limits::STALE;
 use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
+use crate::metrics::{
+    JOB_PODS_CREATED, JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics,
+};
 use crate::patch;
 
 /// The controller of Jobs.
@@ -40,6 +44,7 @@ pub(super) struct Jobs {
     /// Created and changed pods.
     pub written_pods: Ledger<ObjectKey>,
     pub failures: Mutex<BTreeMap<ObjectKey, Failures>>,
+    pub metrics: Metrics,
 }
 
 impl Reconcile for Jobs {
@@ -72,15 +77,35 @@ impl Reconcile for Jobs {
             // The changes of the pods trigger the next reconciliation.
             return self.claim_pods(key, &job, claims).await.map(|()| Outcome::Done);
         }
-        self.run(key, &job, spec, claims.owned).await
+        let (started, mut action) = (Instant::now(), "reconciling");
+        let done = self.run(key, &job, spec, claims.owned, &mut action).await;
+        let result = if done.is_ok() { "succeeded" } else { "failed" };
+        let labels = [mode(spec), result, action];
+        self.metrics.count(&JOB_SYNCS, &labels);
+        self.metrics.time(&JOB_SYNC_DURATION, &labels, started.elapsed());
+        done
     }
 }
 
 impl Jobs {
-    async fn run(&self, key: &ObjectKey, job: &Job, spec: &JobSpec, pods: Vec<Arc<Pod>>) -> Result<Outcome> {
+    /// Takes the next steps; `action` becomes the name in metrics of what is done with pods.
+    async fn run(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        spec: &JobSpec,
+        pods: Vec<Arc<Pod>>,
+        action: &mut &'static str,
+    ) -> Result<Outcome> {
         let failures = self.failures(|all| all.get(key).copied()).unwrap_or_default();
         let input = Input { job, spec, pods, failures, now: self.ambient.now() };
         let plan = plan(&input);
+        *action = match &plan.action {
+            Action::Create(_) => "pods_created",
+            Action::Remove(_) => "pods_deleted",
+            Action::Terminate(_) => "reconciling",
+            Action::None => "tracking",
+        };
         let (done, acted) = self.act(key, &input, &plan).await;
         let account = account(&input, &plan, done);
         let written = self.write_status(key, job, &account.status).await?;
@@ -96,11 +121,29 @@ impl Jobs {
         let (status, ending) = account.conclude(&released, input.now);
         let before = written.as_ref().unwrap_or(job);
         self.write_status(key, before, &status).await?;
+        self.count_pods(spec, job.status.as_ref(), &status);
         if let Some(ending) = ending {
+            let (succeeded, reason) = (ending.type_ == condition::COMPLETE, ending.reason.as_deref());
+            let result = if succeeded { "succeeded" } else { "failed" };
+            self.metrics.count(&JOBS_FINISHED, &[mode(spec), result, reason.unwrap_or_default()]);
             self.report_end(job, spec, &status, &ending);
         }
         removed.and(acted)?;
         Ok(plan.wake.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Counts the pods that the new status counts and the old one did not.
+    fn count_pods(&self, spec: &JobSpec, old: Option<&JobStatus>, new: &JobStatus) {
+        let more = |of: fn(&JobStatus) -> Option<i32>| {
+            let before = old.and_then(of).unwrap_or_default();
+            usize::try_from(of(new).unwrap_or_default().saturating_sub(before)).unwrap_or(0)
+        };
+        let (succeeded, failed) = (more(|status| status.succeeded), more(|status| status.failed));
+        for (result, number) in [("succeeded", succeeded), ("failed", failed)] {
+            if number > 0 {
+                self.metrics.add(&JOB_PODS_FINISHED, &[mode(spec), result], number);
+            }
+        }
     }
 
     fn failures<T>(&self, f: impl FnOnce(&mut BTreeMap<ObjectKey, Failures>) -> T) -> T {
@@ -163,6 +206,7 @@ impl Jobs {
             let api = api.clone();
             async move { api.create(&PostParams::default(), &pod).await }
         };
+        let reason = creation_reason(input);
         let mut done = Done::default();
         let (mut left, mut size) = (indexes, 1);
         while !left.is_empty() {
@@ -172,11 +216,15 @@ impl Jobs {
                 match result.attempt(|| format!("create a pod of job {key}")) {
                     Ok(pod) => {
                         done.created += 1;
+                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "succeeded"]);
                         self.written_pods.wrote(key, &pod);
                         let text = format!("Created pod: {}", name(&pod.metadata));
                         self.recorder.normal(reference(job), "SuccessfulCreate", text);
                     }
-                    Err(error) => drop(failed.get_or_insert(error)),
+                    Err(error) => {
+                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "failed"]);
+                        failed.get_or_insert(error);
+                    }
                 }
             }
             match failed {
@@ -319,6 +367,25 @@ impl Jobs {
         }
         self.recorder.normal(reference(job), "Completed", "Job completed");
     }
+}
+
+/// Returns the reason for which pods are created, in metrics.
+pub(super) fn creation_reason(input: &Input<'_>) -> &'static str {
+    let counted = input.job.status.as_ref().and_then(|status| status.failed).unwrap_or(0) > 0;
+    let has_failed =
+        |pod: &Arc<Pod>| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Failed");
+    let failed = counted || input.pods.iter().any(has_failed);
+    let terminating = input.pods.iter().any(|pod| is_deleted(&pod.metadata));
+    match input.spec.pod_replacement_policy.as_deref() {
+        Some("Failed") if failed => "recreate_failed",
+        _ if failed || terminating => "recreate_terminating_or_failed",
+        _ => "new",
+    }
+}
+
+/// Returns the completion mode in metrics.
+fn mode(spec: &JobSpec) -> &'static str {
+    if spec.completion_mode.as_deref() == Some("Indexed") { "Indexed" } else { "NonIndexed" }
 }
 
 async fn delete(api: &Api<Pod>, pod: &Pod, uncounted: bool) -> Result<()> {

@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::indexes::{FAILURES, IGNORED_FAILURES, INDEX, failures_after};
 use super::plan::FINALIZER;
-use crate::meta::{controller_reference, name};
+use crate::meta::name;
+use crate::pods::of_template;
 
 /// Environment variable with the completion index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
@@ -15,25 +15,11 @@ const PREFIX_LENGTH: usize = 58;
 
 /// Returns a pod of the Job, for a completion index if it has those. `replaced` is the failed pod of the same index.
 pub(super) fn new_pod(job: &Job, spec: &JobSpec, index: Option<usize>, replaced: Option<&Pod>) -> Pod {
-    let template = spec.template.clone();
-    let given = template.metadata.unwrap_or_default();
-    let mut finalizers = given.finalizers.unwrap_or_default();
+    let mut pod = of_template(job, spec.template.clone());
+    let finalizers = pod.metadata.finalizers.get_or_insert_default();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
     }
-    let mut pod = Pod {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", name(&job.metadata))),
-            namespace: job.metadata.namespace.clone(),
-            labels: given.labels,
-            annotations: given.annotations,
-            finalizers: Some(finalizers),
-            owner_references: Some(vec![controller_reference(job)]),
-            ..ObjectMeta::default()
-        },
-        spec: template.spec,
-        status: None,
-    };
     if let Some(index) = index {
         number(&mut pod, name(&job.metadata), index);
         if spec.backoff_limit_per_index.is_some() {

@@ -11,6 +11,7 @@ use super::account::{Account, Done, account};
 use super::backoff::Failures;
 use super::indexes::{FAILURES, INDEX};
 use super::plan::{Action, FINALIZER, Input, Plan, plan};
+use super::sync::creation_reason;
 use crate::limits::{JOB_POD_BURST, JOB_UNCOUNTED};
 use crate::meta::{controller_reference, name, uid};
 use crate::testing::{self, at, labels, set_ready, time};
@@ -310,6 +311,34 @@ fn a_suspended_job_has_no_pods_and_no_start() {
     assert_eq!((action(&new.plan).as_str(), new.status.start_time), ("none", None));
     let done = sync(&job(json!({"suspend": true}), json!({"succeeded": 1})), &[]);
     assert_eq!(done.ending.unwrap().0, "Complete");
+}
+
+#[test]
+fn reason_of_a_creation_is_that_of_kubernetes() {
+    for (policy, status, given, expected) in [
+        (json!({}), json!({}), "R", "new"),
+        (json!({}), json!({}), "F", "recreate_terminating_or_failed"),
+        (json!({}), json!({}), "r", "recreate_terminating_or_failed"),
+        (json!({}), json!({"failed": 1}), "", "recreate_terminating_or_failed"),
+        (json!({"podReplacementPolicy": "Failed"}), json!({}), "F", "recreate_failed"),
+        (json!({"podReplacementPolicy": "Failed"}), json!({}), "R", "new"),
+        (
+            json!({"podReplacementPolicy": "TerminatingOrFailed"}),
+            json!({}),
+            "r",
+            "recreate_terminating_or_failed",
+        ),
+    ] {
+        let job = job(policy.clone(), status);
+        let input = Input {
+            job: &job,
+            spec: job.spec.as_ref().unwrap(),
+            pods: pods(given).into_iter().map(Arc::new).collect(),
+            failures: Failures::default(),
+            now: at(100),
+        };
+        assert_eq!(creation_reason(&input), expected, "{policy} {given}");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::context::{Context, Tasks};
 use crate::index::ByNode;
 use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, only_this};
+use crate::metrics::{Metrics, POD_DELETION_DELAY, POD_DELETIONS};
 use crate::patch;
 use crate::pods::{node_name, put_disruption, until};
 
@@ -49,6 +50,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         by_node: pods.index(),
         deleted,
         known: Mutex::default(),
+        metrics: context.config.metrics.clone(),
     };
     context.start(tasks, queue, controller, async move {
         nodes.synced().await;
@@ -80,6 +82,7 @@ struct Evictions {
     deleted: Arc<Ledger<ObjectKey>>,
     /// The nodes with taints or scheduled deletions.
     known: Mutex<BTreeMap<String, Known>>,
+    metrics: Metrics,
 }
 
 impl Reconcile for Evictions {
@@ -87,7 +90,7 @@ impl Reconcile for Evictions {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let now = self.ambient.now();
-        let Round { evicted, cancelled, next, .. } = self.decide(&key.name, now);
+        let Round { evicted, cancelled, next, schedule } = self.decide(&key.name, now);
         for (pod, uid) in cancelled {
             let message = format!("Cancelling deletion of Pod {pod}");
             self.recorder.normal(pod_reference(pod, uid), REASON, message);
@@ -96,7 +99,8 @@ impl Reconcile for Evictions {
         for pod in evicted {
             let pod_key = ObjectKey::of(pod.as_ref());
             if self.deleted.is_shown(&pod_key, &self.pods) {
-                results.push(self.evict(pod_key, &pod, now).await);
+                let due = schedule.get(&pod_key).map_or(now, |scheduled| scheduled.at);
+                results.push(self.evict(pod_key, &pod, now, due).await);
             } else {
                 behind = true;
             }
@@ -129,7 +133,8 @@ impl Evictions {
         round
     }
 
-    async fn evict(&self, key: ObjectKey, pod: &Pod, now: Timestamp) -> Result<()> {
+    /// Deletes a pod that was to go at the time `due`.
+    async fn evict(&self, key: ObjectKey, pod: &Pod, now: Timestamp, due: Timestamp) -> Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
         self.recorder.normal(reference(pod), REASON, format!("Marking for deletion Pod {key}"));
@@ -146,6 +151,9 @@ impl Evictions {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
             Ok(deleted) => {
+                self.metrics.count(&POD_DELETIONS, &[]);
+                let late = self.ambient.now().duration_since(due).as_secs_f64();
+                self.metrics.observe(&POD_DELETION_DELAY, &[], late.max(0.0));
                 if let Some(pod) = deleted.left() {
                     self.deleted.wrote(&key, &pod);
                     // The cache may have been faster than the answer.

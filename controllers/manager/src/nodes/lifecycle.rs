@@ -17,12 +17,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use super::health::{self, Eviction, Plan, View};
-use super::zones::{Member, Turn, Zones};
+use super::health::{self, Eviction, NO_EXECUTE, Plan, View};
+use super::zones::{Member, Turn, Zones, zone_of};
 use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::index::ByNode;
 use crate::meta::{name, namespace};
+use crate::metrics::{NODE_EVICTIONS, ZONE_HEALTH, ZONE_SIZE, ZONE_UNHEALTHY};
 use crate::patch;
 
 const LEASES: &str = "kube-node-lease";
@@ -37,6 +38,13 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     follow_leases(&leases, &heartbeats, &queue);
     follow_nodes(&nodes, &heartbeats, &zones, &queue);
     context.feed(tasks, &nodes, &queue);
+    let (size, health, unhealthy) = (Arc::clone(&zones), Arc::clone(&zones), Arc::clone(&zones));
+    let metrics = &context.config.metrics;
+    metrics.add_gauge(&ZONE_SIZE, move || of_zones(&size, |ready, unready| (ready + unready) as f64));
+    metrics.add_gauge(&ZONE_HEALTH, move || {
+        of_zones(&health, |ready, unready| 100.0 * ready as f64 / (ready + unready) as f64)
+    });
+    metrics.add_gauge(&ZONE_UNHEALTHY, move || of_zones(&unhealthy, |_, unready| unready as f64));
     let controller = Lifecycle {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
@@ -53,6 +61,17 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         leases.synced().await;
         lock(&zones).start(Instant::now());
     });
+}
+
+/// Returns a number of each zone, from those of nodes that are ready and that are not.
+fn of_zones(zones: &Mutex<Zones>, value: impl Fn(usize, usize) -> f64) -> Vec<(Vec<String>, f64)> {
+    let sizes = lock(zones).sizes().into_iter();
+    sizes.map(|(zone, ready, unready)| (vec![zone], value(ready, unready))).collect()
+}
+
+/// Returns `true` if taints drive pods away.
+fn drives(taints: Option<&Vec<Taint>>) -> bool {
+    taints.into_iter().flatten().any(|taint| taint.effect == NO_EXECUTE)
 }
 
 /// Times of the last heartbeats. Timestamps in objects come from other machines' clocks, so only their
@@ -232,6 +251,10 @@ impl Lifecycle {
             let mut new = old.clone();
             new.spec.get_or_insert_default().taints = Some(taints.clone());
             patch::update(&api, &old, &new).await?;
+            let before = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+            if drives(Some(taints)) && !drives(before) {
+                self.config.metrics.count(&NODE_EVICTIONS, &[&zone_of(node)]);
+            }
         }
         Ok(())
     }

@@ -26,6 +26,16 @@ const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kub
 /// Region and zone; both are empty if the cluster has none.
 type Place = (String, String);
 
+/// Returns the name of a zone in metrics, as Kubernetes has it.
+fn label((region, zone): &Place) -> String {
+    if region.is_empty() && zone.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
+}
+
+/// Returns the name in metrics of the zone of a node.
+pub(super) fn zone_of(node: &Node) -> String {
+    label(&place(node))
+}
+
 /// Returns the region and the zone of a node.
 fn place(node: &Node) -> Place {
     let none = Labels::new();
@@ -194,6 +204,12 @@ impl Zones {
     pub fn new(rates: EvictionRates) -> Self {
         let (members, zones) = (BTreeMap::new(), BTreeMap::new());
         Self { rates, mode: Mode::Starting, members, zones, granted: BTreeSet::new() }
+    }
+
+    /// Returns the zones by their names, with the numbers of nodes that are ready and that are not.
+    pub fn sizes(&self) -> Vec<(String, usize, usize)> {
+        let zones = self.zones.iter().filter(|(_, zone)| zone.ready + zone.unready > 0);
+        zones.map(|(place, zone)| (label(place), zone.ready, zone.unready)).collect()
     }
 
     /// Begins to judge the zones: all nodes are known.

@@ -10,6 +10,7 @@
 //! is carried out. A binding that was interrupted anywhere is finished by the next reconciliation of its claim.
 
 mod bind;
+mod collect;
 mod plan;
 #[cfg(test)]
 mod simulation;
@@ -107,6 +108,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         written_volumes: Ledger::default(),
         choice: Mutex::new(()),
     });
+    collect::add(&context.config.metrics, &volumes, &claims);
     context.feed(tasks, &claims, &claim_queue);
     context.feed(tasks, &volumes, &volume_queue);
     follow_claims(&claims, &shared, &volume_queue);

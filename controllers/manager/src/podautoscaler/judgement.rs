@@ -19,7 +19,7 @@ use super::history::History;
 use super::metric::{Failure, Proposal};
 use super::replicas::Tolerances;
 use super::selector::SelectorError;
-use crate::limits;
+use crate::config::Autoscalers;
 
 /// Settings that hold for all autoscalers.
 #[derive(Clone, Copy)]
@@ -31,16 +31,24 @@ pub(super) struct Settings {
     pub startup: Startup,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
+impl From<&Autoscalers> for Settings {
+    fn from(config: &Autoscalers) -> Self {
+        let of = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         Self {
-            tolerance: 0.1,
-            window: limits::HPA_DOWNSCALE_WINDOW,
+            tolerance: config.tolerance,
+            window: of(config.window),
             startup: Startup {
-                initialization: limits::HPA_CPU_INITIALIZATION,
-                readiness_delay: limits::HPA_READINESS_DELAY,
+                initialization: of(config.cpu_initialization),
+                readiness_delay: of(config.readiness_delay),
             },
         }
+    }
+}
+
+#[cfg(test)]
+impl Default for Settings {
+    fn default() -> Self {
+        Self::from(&Autoscalers::default())
     }
 }
 

@@ -22,6 +22,8 @@ const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 /// The kinds that the server was last found to have. It is asked again when they are old, by one judgement for all.
 pub(super) struct Kinds {
     client: Client,
+    /// Time for which the version is remembered.
+    period: Duration,
     kinds: Mutex<Option<(Instant, Arc<Vec<Kind>>)>>,
     version: Mutex<Option<(Instant, Result<String, String>)>>,
 }
@@ -31,8 +33,8 @@ fn is_fresh(at: Instant, longest: Duration) -> bool {
 }
 
 impl Kinds {
-    pub fn new(client: Client) -> Self {
-        Self { client, kinds: Mutex::new(None), version: Mutex::new(None) }
+    pub fn new(client: Client, period: Duration) -> Self {
+        Self { client, period, kinds: Mutex::new(None), version: Mutex::new(None) }
     }
 
     /// Returns the resources of a kind.
@@ -64,7 +66,7 @@ impl Kinds {
     pub async fn custom_metrics(&self) -> Result<String, String> {
         let mut known = self.version.lock().await;
         if let Some((at, version)) = known.as_ref()
-            && is_fresh(*at, limits::HPA_PERIOD)
+            && is_fresh(*at, self.period)
         {
             return version.clone();
         }

@@ -44,6 +44,7 @@ use tokio::time::Instant;
 use crate::context::{Context, Tasks};
 use crate::index::Pods;
 use crate::meta::{Labels, uid};
+use crate::metrics::{HPA_DESIRED, HPAS};
 use crate::{limits, patch};
 use history::{History, may_be_unnoted, unknown_until};
 use judgement::{Demand, Event, Judgement, Next, Settings};
@@ -55,26 +56,39 @@ use selector::Selector;
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     // A failure is not worth an earlier attempt: the next judgement follows soon.
-    let backoff = Backoff { min: limits::HPA_PERIOD, max: limits::HPA_PERIOD };
+    let period = context.config.autoscalers.period;
+    let backoff = Backoff { min: period, max: period };
     let queue = WorkQueue::with_backoff("horizontalpodautoscaler", backoff);
     let hpas = context.informers.cache::<HorizontalPodAutoscaler>();
     let pods = context.pods.cache().clone();
     let inherited = Arc::new(OnceLock::new());
-    follow(&hpas, &queue, &inherited);
+    follow(&hpas, &queue, &inherited, period);
     let controller = Autoscalers {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
         recorder: context.recorder.named("horizontal-pod-autoscaler"),
         hpas: hpas.clone(),
         pods: context.pods.clone(),
-        kinds: Kinds::new(context.client.clone()),
-        settings: Settings::default(),
+        kinds: Kinds::new(context.client.clone(), period),
+        settings: Settings::from(&context.config.autoscalers),
+        period,
         overlap: Overlap::default(),
         ledger: Ledger::default(),
         memories: Mutex::default(),
         inherited: Arc::clone(&inherited),
     };
-    context.start_with(tasks, queue, controller, limits::HPA_WORKERS, async move {
+    let (counted, wanted) = (hpas.clone(), hpas.clone());
+    let metrics = &context.config.metrics;
+    metrics.add_gauge(&HPAS, move || vec![(Vec::new(), counted.len() as f64)]);
+    metrics.add_gauge(&HPA_DESIRED, move || {
+        let judged = |hpa: &Arc<HorizontalPodAutoscaler>| {
+            let key = ObjectKey::of(hpa.as_ref());
+            let desired = hpa.status.as_ref()?.desired_replicas;
+            Some((vec![key.namespace, key.name], f64::from(desired)))
+        };
+        wanted.list().iter().filter_map(judged).take(limits::SERIES).collect()
+    });
+    context.start_with(tasks, queue, controller, context.workers(limits::HPA_WORKERS), async move {
         hpas.synced().await;
         pods.synced().await;
         inherited.get_or_init(|| hpas.list().iter().map(|hpa| uid(&hpa.metadata).to_owned()).collect());
@@ -85,14 +99,19 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 type Inherited = OnceLock<BTreeSet<String>>;
 
 /// Enqueues autoscalers when they appear and, to be forgotten, when they go. Changes wait for the next judgement.
-fn follow(hpas: &Cache<HorizontalPodAutoscaler>, queue: &WorkQueue<ObjectKey>, inherited: &Arc<Inherited>) {
+fn follow(
+    hpas: &Cache<HorizontalPodAutoscaler>,
+    queue: &WorkQueue<ObjectKey>,
+    inherited: &Arc<Inherited>,
+    period: Duration,
+) {
     let (queue, inherited) = (queue.clone(), Arc::clone(inherited));
     hpas.on_change(move |change| match change {
         // Those that are there from the start are spread over the period.
         Change::Applied { new, .. } if inherited.get().is_none() => {
-            queue.add_after(change.key(), offset(uid(&new.metadata)));
+            queue.add_after(change.key(), offset(uid(&new.metadata), period));
         }
-        Change::Applied { .. } => queue.add_after(change.key(), limits::HPA_PERIOD),
+        Change::Applied { .. } => queue.add_after(change.key(), period),
         Change::Deleted(_) => queue.add(change.key()),
     });
 }
@@ -103,8 +122,8 @@ pub(crate) fn selects(text: &str, labels: &Labels) -> Option<bool> {
 }
 
 /// Returns a time within the period, the same for the same autoscaler.
-fn offset(uid: &str) -> Duration {
-    let period = limits::HPA_PERIOD.as_millis() as u64;
+fn offset(uid: &str, period: Duration) -> Duration {
+    let period = (period.as_millis() as u64).max(1);
     Duration::from_millis(1 + fnv1a_64(uid.bytes()) % period)
 }
 
@@ -142,6 +161,8 @@ struct Autoscalers {
     pods: Pods,
     kinds: Kinds,
     settings: Settings,
+    /// Interval at which each autoscaler is judged.
+    period: Duration,
     overlap: Overlap,
     ledger: Ledger<ObjectKey>,
     memories: Mutex<BTreeMap<ObjectKey, Memory>>,
@@ -160,7 +181,7 @@ impl Reconcile for Autoscalers {
             return Ok(Outcome::After(limits::STALE));
         }
         self.judge(key, &hpa).await?;
-        Ok(Outcome::After(limits::HPA_PERIOD))
+        Ok(Outcome::After(self.period))
     }
 }
 

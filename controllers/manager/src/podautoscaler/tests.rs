@@ -314,7 +314,7 @@ fn only_a_refusal_proves_that_a_write_was_not_carried_out() {
 #[test]
 fn first_judgements_are_spread_over_the_period() {
     let period = limits::HPA_PERIOD;
-    let offsets: Vec<_> = (0..5000).map(|number| offset(&format!("uid-{number}"))).collect();
+    let offsets: Vec<_> = (0..5000).map(|number| offset(&format!("uid-{number}"), period)).collect();
     assert!(offsets.iter().all(|offset| !offset.is_zero() && *offset <= period));
     for tenth in 0..10 {
         let of_tenth = |offset: &&std::time::Duration| offset.as_millis() * 10 / period.as_millis() == tenth;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::kind::Replicated;
 use super::ranking;
 use crate::limits::POD_BURST;
-use crate::meta::{controller_reference, is_deleted, name, selects_map};
-use crate::pods::{available_at, is_active, is_available, until};
+use crate::meta::{is_deleted, selects_map};
+use crate::pods::{available_at, is_active, is_available, of_template, until};
 use apiserver_meta::pods::{is_finished, is_ready};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
@@ -116,27 +116,13 @@ pub(super) fn next_available<K: Replicated>(input: &Input<'_, K>) -> Option<Dura
 
 /// Returns a pod according to the template. The server completes its name.
 pub(super) fn new_pod<K: Replicated>(set: &K) -> Pod {
-    let template = set.template().cloned().unwrap_or_default();
-    let meta = set.meta();
-    let given = template.metadata.unwrap_or_default();
-    Pod {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", name(meta))),
-            namespace: meta.namespace.clone(),
-            labels: given.labels,
-            annotations: given.annotations,
-            finalizers: given.finalizers,
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: template.spec,
-        status: None,
-    }
+    of_template(set, set.template().cloned().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meta::controller_reference;
     use crate::testing::{at, pod, replica_set, running, time};
     use k8s_openapi::api::apps::v1::ReplicaSet;
 

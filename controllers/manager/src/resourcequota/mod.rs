@@ -56,14 +56,15 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     follow(&claims, &shared, "persistentvolumeclaims", Held::Claim);
     follow_quotas(&quotas, &shared);
     context.spawn(tasks, watches::keep(context.clone(), Arc::clone(&shared)));
-    context.spawn(tasks, recalculate(Arc::clone(&shared)));
+    context.spawn(tasks, recalculate(Arc::clone(&shared), context.resync));
     for queue in [&shared.urgent, &shared.queue] {
         let (pods, services, claims, quotas) =
             (pods.clone(), services.clone(), claims.clone(), quotas.clone());
         let ready = async move {
             tokio::join!(pods.synced(), services.synced(), claims.synced(), quotas.synced());
         };
-        context.start_with(tasks, queue.clone(), Quotas(Arc::clone(&shared)), QUOTA_WORKERS, ready);
+        let workers = context.workers(QUOTA_WORKERS);
+        context.start_with(tasks, queue.clone(), Quotas(Arc::clone(&shared)), workers, ready);
     }
 }
 
@@ -139,9 +140,9 @@ fn follow_quotas(quotas: &Cache<ResourceQuota>, shared: &Arc<Shared>) {
 }
 
 /// Calculates all quotas again from time to time.
-async fn recalculate(shared: Arc<Shared>) {
+async fn recalculate(shared: Arc<Shared>, period: Duration) {
     loop {
-        tokio::time::sleep(QUOTA_RESYNC).await;
+        tokio::time::sleep(period).await;
         let keys = shared.books().keys();
         for key in keys {
             shared.books().recount(&key);

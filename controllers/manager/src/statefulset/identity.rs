@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::claims::{claim_name, templates};
-use crate::meta::{Labels, controller_reference, name};
+use crate::meta::{Labels, name};
+use crate::pods::of_template;
 
 /// Label with the name of the pod, by which a Service selects a single one.
 pub(super) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
@@ -34,29 +34,18 @@ pub(super) fn revision(pod: &Pod) -> &str {
 
 /// Returns a pod with this ordinal, made from the template of the named revision.
 pub(super) fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i64) -> Pod {
-    let template = template.clone();
-    let given = template.metadata.unwrap_or_default();
     let own_name = pod_name(set, ordinal);
-    let mut labels = given.labels.unwrap_or_default();
-    identify(&mut labels, &own_name, ordinal);
+    let mut pod = of_template(set, template.clone());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    identify(labels, &own_name, ordinal);
     labels.insert(REVISION.to_owned(), revision.to_owned());
-    let mut spec = template.spec.unwrap_or_default();
+    let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(own_name.clone());
     spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
-    spec.volumes = volumes(set, ordinal, spec.volumes);
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(own_name),
-            namespace: set.metadata.namespace.clone(),
-            labels: Some(labels),
-            annotations: given.annotations,
-            finalizers: given.finalizers,
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(spec),
-        status: None,
-    }
+    spec.volumes = volumes(set, ordinal, spec.volumes.take());
+    pod.metadata.generate_name = None;
+    pod.metadata.name = Some(own_name);
+    pod
 }
 
 fn identify(labels: &mut Labels, own_name: &str, ordinal: i64) {

@@ -1,7 +1,7 @@
 //! kube-proxy's flags.
 
+use apiserver_meta::period::Period;
 use clap::Args;
-use userspace_proxy::kube_proxy::Period;
 
 /// Parses a boolean as Go does.
 pub fn go_bool(text: &str) -> Result<bool, &'static str> {

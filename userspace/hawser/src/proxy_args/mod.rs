@@ -242,10 +242,10 @@ pub fn with_hyphens(argument: std::ffi::OsString) -> std::ffi::OsString {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_meta::period::Period;
     use clap::Parser;
     use userspace_dataplane::Limits;
     use userspace_proxy::Own;
-    use userspace_proxy::kube_proxy::Period;
 
     use super::own::Xdp;
     use super::*;

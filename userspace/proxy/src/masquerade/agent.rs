@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::kube_proxy::Period;
 use crate::limits;
+use apiserver_meta::period::Period;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "ip-masq-agent";

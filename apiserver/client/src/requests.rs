@@ -1,0 +1,158 @@
+//! Counts of the requests of a client, and the times that they take.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::Instant;
+use tower::{BoxError, Service};
+
+/// Upper bounds of the buckets of times in seconds, as in client-go.
+const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+/// The code of a request without an answer.
+const NO_ANSWER: &str = "<error>";
+
+/// Counts requests to one server. Clones share the counts.
+#[derive(Clone)]
+pub struct Requests {
+    host: Arc<str>,
+    /// Counts by method, of which there is a handful.
+    counts: Arc<Mutex<BTreeMap<String, Counts>>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    codes: BTreeMap<String, u64>,
+    /// Counts of times by bucket, and of those above the last bound; not cumulative.
+    buckets: [u64; BOUNDS.len() + 1],
+    sum: Duration,
+}
+
+/// The counts of one method.
+pub struct Sample {
+    pub host: String,
+    pub method: String,
+    /// Requests by status code.
+    pub codes: BTreeMap<String, u64>,
+    /// Bounds in seconds with the count of times up to each.
+    pub rows: Vec<(f64, u64)>,
+    pub count: u64,
+    /// Sum of all times in seconds.
+    pub sum: f64,
+}
+
+impl Requests {
+    /// Returns counts of requests to the server `host`, as `HOST:PORT`.
+    pub fn new(host: &str) -> Self {
+        Self { host: host.into(), counts: Arc::default() }
+    }
+
+    /// Returns a client whose requests are counted.
+    pub fn around(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        Client::new(Around { inner: client, requests: self.clone() }, namespace)
+    }
+
+    /// Returns the counts by method.
+    pub fn samples(&self) -> Vec<Sample> {
+        let of = |(method, counts): (&String, &Counts)| {
+            let cumulated = counts.buckets.iter().scan(0, |sum, count| {
+                *sum += count;
+                Some(*sum)
+            });
+            Sample {
+                host: self.host.to_string(),
+                method: method.clone(),
+                codes: counts.codes.clone(),
+                rows: BOUNDS.into_iter().zip(cumulated).collect(),
+                count: counts.buckets.iter().sum(),
+                sum: counts.sum.as_secs_f64(),
+            }
+        };
+        self.lock().iter().map(of).collect()
+    }
+
+    fn note(&self, method: &str, code: &str, time: Duration) {
+        let mut counts = self.lock();
+        let counts = counts.entry(method.to_owned()).or_default();
+        *counts.codes.entry(code.to_owned()).or_default() += 1;
+        let bucket = BOUNDS.partition_point(|bound| *bound < time.as_secs_f64());
+        if let Some(count) = counts.buckets.get_mut(bucket) {
+            *count += 1;
+        }
+        counts.sum = counts.sum.saturating_add(time);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Counts>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone)]
+struct Around {
+    inner: Client,
+    requests: Requests,
+}
+
+impl Service<Request<Body>> for Around {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // The client waits by itself.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (inner, requests) = (self.inner.clone(), self.requests.clone());
+        async move {
+            let (method, sent) = (request.method().to_string(), Instant::now());
+            let answer = inner.send(request).await;
+            let code = answer.as_ref().map(|answer| answer.status().as_u16().to_string());
+            requests.note(&method, code.as_deref().unwrap_or(NO_ANSWER), sent.elapsed());
+            Ok(answer?)
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_counted_by_method_and_code_with_their_times() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            match request.uri().path() {
+                "/gone" => Err(BoxError::from("no route to host")),
+                "/missing" => Ok(Response::builder().status(404).body(Body::empty()).unwrap()),
+                _ => Ok(Response::new(Body::empty())),
+            }
+        });
+        let requests = Requests::new("10.0.0.1:6443");
+        let client = requests.around(Client::new(service, "ns"));
+        for path in ["/a", "/b", "/missing", "/gone"] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            assert_eq!(client.send(request).await.is_ok(), path != "/gone");
+        }
+        client.send(Request::post("/a").body(Body::empty()).unwrap()).await.unwrap();
+        let [get, post] = requests.samples().try_into().unwrap_or_else(|_| panic!("two methods"));
+        assert_eq!(
+            (get.host.as_str(), get.method.as_str(), post.method.as_str()),
+            ("10.0.0.1:6443", "GET", "POST")
+        );
+        let codes: Vec<_> = get.codes.iter().map(|(code, count)| (code.as_str(), *count)).collect();
+        assert_eq!(codes, [("200", 2), ("404", 1), ("<error>", 1)]);
+        assert_eq!((get.count, post.count, get.rows[1], get.rows[2]), (4, 1, (0.025, 0), (0.1, 4)));
+        assert!((get.sum - 0.2).abs() < 0.01, "{}", get.sum);
+    }
+}
