@@ -64,6 +64,11 @@ impl Target {
         Ok(Self { address, tls: Arc::new(tls) })
     }
 
+    /// Returns a target on another port of this machine, whose certificate is of the same authority.
+    pub fn at(&self, port: u16) -> Self {
+        Self { address: SocketAddr::new(self.address.ip(), port), tls: Arc::clone(&self.tls) }
+    }
+
     /// Opens `count` connections.
     pub async fn connect(&self, count: usize) -> Result<Vec<Connection>> {
         let mut connections = Vec::with_capacity(count);
@@ -98,6 +103,8 @@ impl Call {
 pub struct Connection {
     send: SendRequest<Bytes>,
     authority: Arc<str>,
+    /// A token to show with each request.
+    bearer: Option<Arc<str>>,
 }
 
 impl Connection {
@@ -115,7 +122,12 @@ impl Connection {
             .context("no HTTP/2")?;
         // Its end is detected by the requests.
         tokio::spawn(connection);
-        Ok(Self { send, authority: target.address.to_string().into() })
+        Ok(Self { send, authority: target.address.to_string().into(), bearer: None })
+    }
+
+    /// Shows a token with each request.
+    pub fn with_token(self, token: &str) -> Self {
+        Self { bearer: Some(token.into()), ..self }
     }
 
     async fn begin(&self, call: Call) -> Result<ResponseFuture> {
@@ -126,6 +138,9 @@ impl Connection {
             .header("user-agent", "bench/1");
         if !call.content_type.is_empty() {
             request = request.header("content-type", call.content_type);
+        }
+        if let Some(token) = &self.bearer {
+            request = request.header("authorization", format!("Bearer {token}"));
         }
         let request = request.body(()).context("no request")?;
         let (response, mut stream) =
