@@ -64,11 +64,6 @@ impl Target {
         Ok(Self { address, tls: Arc::new(tls) })
     }
 
-    /// Returns a target on another port of this machine, whose certificate is of the same authority.
-    pub fn at(&self, port: u16) -> Self {
-        Self { address: SocketAddr::new(self.address.ip(), port), tls: Arc::clone(&self.tls) }
-    }
-
     /// Opens `count` connections.
     pub async fn connect(&self, count: usize) -> Result<Vec<Connection>> {
         let mut connections = Vec::with_capacity(count);
@@ -103,8 +98,6 @@ impl Call {
 pub struct Connection {
     send: SendRequest<Bytes>,
     authority: Arc<str>,
-    /// A token to show with each request.
-    bearer: Option<Arc<str>>,
 }
 
 impl Connection {
@@ -122,12 +115,7 @@ impl Connection {
             .context("no HTTP/2")?;
         // Its end is detected by the requests.
         tokio::spawn(connection);
-        Ok(Self { send, authority: target.address.to_string().into(), bearer: None })
-    }
-
-    /// Shows a token with each request.
-    pub fn with_token(self, token: &str) -> Self {
-        Self { bearer: Some(token.into()), ..self }
+        Ok(Self { send, authority: target.address.to_string().into() })
     }
 
     async fn begin(&self, call: Call) -> Result<ResponseFuture> {
@@ -138,9 +126,6 @@ impl Connection {
             .header("user-agent", "bench/1");
         if !call.content_type.is_empty() {
             request = request.header("content-type", call.content_type);
-        }
-        if let Some(token) = &self.bearer {
-            request = request.header("authorization", format!("Bearer {token}"));
         }
         let request = request.body(()).context("no request")?;
         let (response, mut stream) =

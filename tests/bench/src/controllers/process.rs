@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
-use apiserver_auth::authentication::pki::{Pki, Subject};
+use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
 use bytes::Bytes;
+use kube::Client;
 use serde_json::{Value, json};
 
-use crate::api::client::{Call, Connection, Target};
+use crate::api::client::{Call, Connection};
 use crate::api::server::{free_port, processor_time};
 use crate::api::text;
 use crate::cluster::memory;
@@ -22,14 +23,14 @@ const READER: &str = "bench-metrics";
 /// The process, which is killed when dropped.
 pub struct Controllers {
     child: Child,
-    port: u16,
-    target: Target,
+    /// Client of the pages, with a certificate that means nothing there.
+    pages: Client,
     token: String,
 }
 
 impl Controllers {
     /// Starts the controllers of the API server whose data are in `directory`.
-    pub async fn start(directory: &Path, target: &Target, admin: &Connection) -> Result<Self> {
+    pub async fn start(directory: &Path, admin: &Connection) -> Result<Self> {
         let token = reader(admin).await?;
         let pki = Pki::open(&directory.join("pki"), &Ambient::system()).context("cannot read the keys")?;
         let pair = pki.issue(&Subject::apiserver("cluster.local", [])).context("cannot issue a certificate")?;
@@ -38,6 +39,11 @@ impl Controllers {
             std::fs::write(path, pem).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let port = free_port()?;
+        let pages = directory.join("bench.yaml");
+        let url = format!("https://127.0.0.1:{port}");
+        std::fs::write(&pages, kubeconfig(&url, pki.ca_pem(), &pair.certificate, &pair.key))
+            .with_context(|| format!("cannot write {}", pages.display()))?;
+        let pages = apiserver_client::connect(&pages, "bench").await?;
         let mut command = Command::new(tests_e2e::hawser()?);
         command.args(["controllers", "--log", "error", "--bind-address", "127.0.0.1"]);
         command.args(["--secure-port", &port.to_string(), "--controllers", SELECTED]);
@@ -45,18 +51,18 @@ impl Controllers {
         command.args(["--tls-cert-file", &text(&certificate), "--tls-private-key-file", &text(&key)]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {command:?}"))?;
-        Ok(Self { child, port, target: target.at(port), token })
+        Ok(Self { child, pages, token })
     }
 
     /// Returns the figures of the queues; `None` as long as the process does not answer.
     pub async fn page(&mut self) -> Result<Option<Page>> {
         if let Some(status) = self.child.try_wait().context("cannot look after the controllers")? {
-            anyhow::bail!("the controllers on port {} ended with {status}", self.port);
+            anyhow::bail!("the controllers ended with {status}");
         }
-        let Ok(connections) = self.target.connect(1).await else { return Ok(None) };
-        let connection = connections.into_iter().next().context("no connection")?.with_token(&self.token);
-        let read = connection.read(Call::get("/metrics")).await;
-        Ok(read.ok().map(|bytes| Page(String::from_utf8_lossy(&bytes).into_owned())))
+        let request = http::Request::get("/metrics").header("authorization", format!("Bearer {}", self.token));
+        let request = request.body(Vec::new()).context("no request")?;
+        // It may not listen yet, and may not know the role of the token yet.
+        Ok(self.pages.request_text(request).await.ok().map(Page))
     }
 
     /// Returns the resident bytes.

@@ -21,7 +21,7 @@ pub const CONNECTIONS: usize = 4;
 /// Pause between two looks at how far a workload is.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time within which a workload must be done.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Pods of the namespace of the benchmark.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -51,7 +51,7 @@ impl Stage {
     /// Starts the controllers and waits until they answer.
     pub fn start_controllers(&mut self) -> Result<()> {
         let directory = self.directory.path().join("hawser");
-        let started = Controllers::start(&directory, &self.api.target, &self.connections[0]);
+        let started = Controllers::start(&directory, &self.connections[0]);
         self.controllers = Some(self.runtime.block_on(started)?);
         // The account of pods, without which none is created.
         let account = "/api/v1/namespaces/default/serviceaccounts/default";
