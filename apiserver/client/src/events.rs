@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::allowance::{Allowances, Subject};
 use crate::is_namespace_terminating;
 use crate::limits;
 
@@ -49,7 +50,7 @@ impl Recorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         });
-        let writer = Writer { client, ambient, written: BTreeMap::new(), forbidden: false };
+        let writer = Writer { client, ambient, written: BTreeMap::new(), allowances: Allowances::default(), forbidden: false };
         tokio::spawn(writer.run(entries, shutdown));
         Self { queue, source }
     }
@@ -112,6 +113,7 @@ struct Writer {
     ambient: Ambient,
     /// Written events by their text and object, so that a repetition increments the count.
     written: BTreeMap<(String, String, String, Option<String>), Seen>,
+    allowances: Allowances,
     /// True once the API server has refused an event, which is logged once.
     forbidden: bool,
 }
@@ -143,6 +145,10 @@ impl Writer {
 
     async fn write(&mut self, entry: Entry) -> kube::Result<()> {
         let now = self.ambient.now();
+        if !self.allowances.take(subject(&entry), now) {
+            debug!(reason = entry.reason, "dropped an event: too many about the same object");
+            return Ok(());
+        }
         let uid = entry.about.uid.clone().unwrap_or_default();
         let what = (uid, entry.reason.to_owned(), entry.message.clone(), entry.source.component.clone());
         let shared = entry.shared;
@@ -193,6 +199,13 @@ impl Writer {
             ..Event::default()
         }
     }
+}
+
+/// Returns whose allowance an event is counted against.
+fn subject(entry: &Entry) -> Subject {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (source, about) = (&entry.source, &entry.about);
+    (text(&source.component), text(&source.host), [text(&about.uid), text(&about.namespace), text(&about.name)])
 }
 
 /// Returns the same number for the same text about the same object, regardless of the component.
@@ -301,6 +314,19 @@ mod tests {
         assert_eq!(events[0].1["source"], json!({"component": "manager"}));
         assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
         assert_eq!(events[1].1["reportingComponent"], "node-controller");
+    }
+
+    #[tokio::test]
+    async fn object_with_too_many_events_does_not_silence_others() {
+        let (client, asked) = server(&[]);
+        let recorder = Recorder::new(client, Ambient::system(), "manager", "", CancellationToken::new());
+        for i in 0..100 {
+            recorder.normal(about(), "SuccessfulCreate", format!("Created pod: {i}"));
+        }
+        recorder.normal(ObjectReference { uid: Some("8".into()), ..about() }, "X", "of another object");
+        let events = written(&asked, 26).await;
+        assert_eq!(events.len(), 26);
+        assert_eq!(events[25].1["message"], "of another object");
     }
 
     #[tokio::test]

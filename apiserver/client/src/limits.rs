@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 /// Events that wait to be written; more are dropped.
 pub const EVENT_QUEUE: usize = 1024;
 /// Distinct events remembered to count repetitions.
 pub const EVENTS_REMEMBERED: usize = 4096;
+/// Events that a component may write about one object at once, and the time after which it may write another one.
+pub const EVENT_BURST: u32 = 25;
+pub const EVENT_REFILL: SignedDuration = SignedDuration::from_secs(300);
 /// First pause after a failed list or watch; it doubles up to [`MAX_RETRY`].
 pub const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Longest pause after failed lists and watches.

@@ -30,7 +30,7 @@ pub fn run(report: &Report, plan: &Plan) {
 
 fn measure(report: &Report, plan: &Plan, case: &str, count: usize) -> Result<()> {
     let mut stage = Stage::new()?;
-    stage.create("/api/v1/nodes", &objects::node_object(0))?;
+    stage.create_nodes(1)?;
     stage.start_controllers()?;
     let name = |i: usize| format!("web-{i}");
     stage.create_all(DEPLOYMENTS, (0..count).map(|i| objects::deployment(&name(i), 1)))?;

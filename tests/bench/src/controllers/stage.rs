@@ -7,13 +7,16 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use super::objects;
 use super::process::{Controllers, Page};
+use super::straight::CLIENTS;
 use crate::api;
 use crate::api::client::{Call, Connection};
+use crate::api::objects::node;
 use crate::api::server::Running;
 
 /// Number of connections of this process.
@@ -105,23 +108,28 @@ impl Stage {
 
     /// Creates objects, several at the same time.
     pub fn create_all(&self, path: &str, objects: impl Iterator<Item = Value>) -> Result<()> {
-        let create = |(i, object): (usize, Value)| {
-            let (connection, body) = (&self.connections[i % CONNECTIONS], Bytes::from(object.to_string()));
-            connection.read(Call::post(path, body))
-        };
-        let all = stream::iter(objects.enumerate()).map(create).buffer_unordered(super::straight::CLIENTS);
+        self.send_all(objects.map(|object| Call::post(path, Bytes::from(object.to_string()))))
+    }
+
+    /// Sends requests, several at the same time.
+    fn send_all(&self, calls: impl Iterator<Item = Call>) -> Result<()> {
+        let send = |(i, call)| self.connections[i % CONNECTIONS].read(call);
+        let all = stream::iter(calls.enumerate()).map(send).buffer_unordered(CLIENTS);
         self.runtime.block_on(all.try_for_each(|_| async { Ok(()) }))
+    }
+
+    /// Creates nodes that are ready.
+    pub fn create_nodes(&self, count: usize) -> Result<()> {
+        let path = "/api/v1/nodes";
+        self.create_all(path, (0..count).map(objects::node_object))?;
+        // The API server taints new nodes until a controller finds them ready, which is off here.
+        let untainted = json!({"spec": {"taints": null}});
+        self.send_all((0..count).map(|i| merge(&format!("{path}/{}", node(i)), &untainted)))
     }
 
     /// Changes an object by a merge patch.
     pub fn patch(&self, path: &str, patch: &Value) -> Result<()> {
-        let call = Call {
-            method: Method::PATCH,
-            path: path.to_owned(),
-            content_type: "application/merge-patch+json",
-            body: Bytes::from(patch.to_string()),
-        };
-        self.runtime.block_on(self.connections[0].read(call)).map(drop)
+        self.runtime.block_on(self.connections[0].read(merge(path, patch))).map(drop)
     }
 
     /// Returns the number of objects of a collection.
@@ -130,5 +138,14 @@ impl Stage {
         let shown = list["items"].as_array().map_or(0, Vec::len);
         let others = list["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
         Ok(shown + usize::try_from(others).context("too many objects")?)
+    }
+}
+
+fn merge(path: &str, patch: &Value) -> Call {
+    Call {
+        method: Method::PATCH,
+        path: path.to_owned(),
+        content_type: "application/merge-patch+json",
+        body: Bytes::from(patch.to_string()),
     }
 }

@@ -74,7 +74,7 @@ fn length(plan: &Plan) -> Duration {
 fn deployment(report: &Report, plan: &Plan, case: &str, replicas: usize) -> Result<()> {
     let limit = straight::rate(Life::Created, length(plan))?;
     let mut stage = Stage::new()?;
-    stage.create("/api/v1/nodes", &objects::node_object(0))?;
+    stage.create_nodes(1)?;
     stage.start_controllers()?;
     let began = Instant::now();
     stage.create(DEPLOYMENTS, &objects::deployment("web", replicas))?;
@@ -89,7 +89,7 @@ fn deployment(report: &Report, plan: &Plan, case: &str, replicas: usize) -> Resu
 fn rollout(report: &Report, plan: &Plan, case: &str, replicas: usize) -> Result<()> {
     let limit = straight::rate(Life::Whole, length(plan))?;
     let mut stage = Stage::new()?;
-    stage.create("/api/v1/nodes", &objects::node_object(0))?;
+    stage.create_nodes(1)?;
     let kubelet = Kubelet::start(&stage, Outcome::Running)?;
     stage.start_controllers()?;
     stage.create(DEPLOYMENTS, &objects::deployment("web", replicas))?;
@@ -119,7 +119,7 @@ fn reached(stage: &mut Stage, kubelet: &Kubelet, path: &str, fields: &[&str], nu
 /// Measures a DaemonSet from its creation to its next version on all nodes.
 fn daemons(report: &Report, _: &Plan, case: &str, nodes: usize) -> Result<()> {
     let mut stage = Stage::new()?;
-    stage.create_all("/api/v1/nodes", (0..nodes).map(objects::node_object))?;
+    stage.create_nodes(nodes)?;
     let kubelet = Kubelet::start(&stage, Outcome::Running)?;
     stage.start_controllers()?;
     stage.create(DAEMON_SETS, &objects::daemon_set())?;
@@ -137,7 +137,7 @@ fn daemons(report: &Report, _: &Plan, case: &str, nodes: usize) -> Result<()> {
 /// Measures a Job from its creation to its end.
 fn indexed_job(report: &Report, _: &Plan, case: &str, indexes: usize) -> Result<()> {
     let mut stage = Stage::new()?;
-    stage.create("/api/v1/nodes", &objects::node_object(0))?;
+    stage.create_nodes(1)?;
     let kubelet = Kubelet::start(&stage, Outcome::Succeeded)?;
     stage.start_controllers()?;
     let began = Instant::now();
