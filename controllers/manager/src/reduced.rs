@@ -57,7 +57,11 @@ fn ephemeral(container: &mut EphemeralContainer) {
     retain(&mut container.env_from, is_whole_secret);
     container.image = None;
     container.image_pull_policy = None;
+    container.lifecycle = None;
+    container.liveness_probe = None;
+    container.readiness_probe = None;
     container.security_context = None;
+    container.startup_probe = None;
     container.termination_message_path = None;
     container.termination_message_policy = None;
     container.volume_devices = None;
@@ -118,7 +122,7 @@ mod tests {
         ("env", &["job/template.rs", "legacy_tokens.rs"]),
         ("env_from", &["legacy_tokens.rs"]),
         ("host_aliases", &[]),
-        ("image", &["daemonset/simulation.rs"]),
+        ("image", &["daemonset/simulation.rs", "deployment/tests.rs"]),
         ("image_id", &[]),
         ("image_pull_policy", &[]),
         ("lifecycle", &[]),
