@@ -39,7 +39,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, count: usize) -> Result<()>
     judged(&mut stage, 2 * count)?;
     let (before, began) = (stage.page()?.processed(QUEUE), Instant::now());
     let processor = stage.controllers()?.processor_time()?;
-    stage.runtime.block_on(tokio::time::sleep(Duration::from_secs(plan.choose(30, 60))));
+    stage.rest(Duration::from_secs(plan.choose(30, 60)));
     let (page, took) = (stage.page()?, began.elapsed().as_secs_f64());
     let judgements = page.processed(QUEUE) - before;
     ensure!(judgements > 0.0, "no autoscaler was judged in {took} s");

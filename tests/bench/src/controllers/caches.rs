@@ -49,7 +49,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, pods: usize) -> Result<()> 
     let empty = {
         let mut stage = Stage::new()?;
         stage.start_controllers()?;
-        stage.runtime.block_on(tokio::time::sleep(REST));
+        stage.rest(REST);
         stage.controllers()?.resident()?
     };
     let directory = directory()?;
@@ -71,7 +71,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, pods: usize) -> Result<()> 
         Ok((done >= sets).then_some(()))
     })?;
     row(report, case, SYNC, synced.context("no ReplicaSet was reconciled")?)?;
-    stage.runtime.block_on(tokio::time::sleep(REST));
+    stage.rest(REST);
     let controllers = stage.controllers()?;
     let weight = controllers.resident()?;
     row(report, case, BYTES, weight)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
 use bytes::Bytes;
@@ -54,11 +54,16 @@ impl Controllers {
         Ok(Self { child, pages, token })
     }
 
-    /// Returns the figures of the queues; `None` as long as the process does not answer.
-    pub async fn page(&mut self) -> Result<Option<Page>> {
-        if let Some(status) = self.child.try_wait().context("cannot look after the controllers")? {
-            anyhow::bail!("the controllers ended with {status}");
+    /// Fails if the process has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait().context("cannot look after the controllers")? {
+            Some(status) => bail!("the controllers ended with {status}"),
+            None => Ok(()),
         }
+    }
+
+    /// Returns the figures of the queues; `None` as long as the process does not answer.
+    pub async fn page(&self) -> Result<Option<Page>> {
         let request = http::Request::get("/metrics").header("authorization", format!("Bearer {}", self.token));
         let request = request.body(Vec::new()).context("no request")?;
         // It may not listen yet, and may not know the role of the token yet.

@@ -65,13 +65,18 @@ impl Stage {
         self.page().map(drop)
     }
 
-    pub fn controllers(&mut self) -> Result<&mut Controllers> {
-        self.controllers.as_mut().context("the controllers do not run")
+    pub fn controllers(&self) -> Result<&Controllers> {
+        self.controllers.as_ref().context("the controllers do not run")
     }
 
     /// Returns the figures of the queues.
     pub fn page(&mut self) -> Result<Page> {
         self.until("the metrics", async |stage| stage.controllers()?.page().await)
+    }
+
+    /// Waits, while connections and kubelets go on.
+    pub fn rest(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     /// Repeats an attempt until it returns a value.
@@ -83,6 +88,7 @@ impl Stage {
         let (runtime, began) = (Rc::clone(&self.runtime), Instant::now());
         runtime.block_on(async {
             loop {
+                self.controllers.iter_mut().try_for_each(Controllers::check)?;
                 if let Some(value) = attempt(self).await? {
                     return Ok(value);
                 }
