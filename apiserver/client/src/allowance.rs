@@ -56,9 +56,8 @@ mod tests {
     #[test]
     fn object_gets_a_burst_of_events_and_then_one_for_each_refill() {
         let mut allowances = Allowances::default();
-        let mut taken = |name: &str, second| {
-            (0..100).filter(|_| allowances.take(subject(name), at(second))).count()
-        };
+        let mut taken =
+            |name: &str, second| (0..100).filter(|_| allowances.take(subject(name), at(second))).count();
         assert_eq!((taken("a", 0), taken("a", 299), taken("b", 299)), (25, 0, 25));
         assert_eq!((taken("a", 300), taken("a", 900)), (1, 2));
         assert_eq!(taken("a", 1_000_000), 25, "no more than a burst");

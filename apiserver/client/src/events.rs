@@ -50,7 +50,13 @@ impl Recorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         });
-        let writer = Writer { client, ambient, written: BTreeMap::new(), allowances: Allowances::default(), forbidden: false };
+        let writer = Writer {
+            client,
+            ambient,
+            written: BTreeMap::new(),
+            allowances: Allowances::default(),
+            forbidden: false,
+        };
         tokio::spawn(writer.run(entries, shutdown));
         Self { queue, source }
     }
@@ -205,7 +211,11 @@ impl Writer {
 fn subject(entry: &Entry) -> Subject {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (source, about) = (&entry.source, &entry.about);
-    (text(&source.component), text(&source.host), [text(&about.uid), text(&about.namespace), text(&about.name)])
+    (
+        text(&source.component),
+        text(&source.host),
+        [text(&about.uid), text(&about.namespace), text(&about.name)],
+    )
 }
 
 /// Returns the same number for the same text about the same object, regardless of the component.

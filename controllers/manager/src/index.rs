@@ -17,7 +17,9 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
-use crate::meta::{Labels, controller_of, name, namespace, retain_selected, selects, selects_map, selects_or_all};
+use crate::meta::{
+    Labels, controller_of, name, namespace, retain_selected, selects, selects_map, selects_or_all,
+};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);

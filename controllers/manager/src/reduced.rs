@@ -3,7 +3,9 @@
 //! Pods have far more copies than any other kind, and all controllers share one cache of them. A field that is cleared
 //! here must not be read in this crate: the tests look for such reads in the sources.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, EnvFromSource, EnvVar, EphemeralContainer, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, EnvFromSource, EnvVar, EphemeralContainer, Pod, Volume,
+};
 
 use crate::legacy_tokens;
 
@@ -267,8 +269,22 @@ mod tests {
         let listed: BTreeSet<&str> = CLEARED.iter().map(|(field, _)| *field).collect();
         // Some elements of these lists are retained, and these texts are required.
         let partly = ["env", "env_from", "image", "image_id"];
-        let below = |name: &str| matches!(name, "pre_stop" | "sleep" | "seconds" | "tcp_socket" | "port" | "privileged"
-            | "device_path" | "linux" | "uid" | "gid" | "mount_path");
+        let below = |name: &str| {
+            matches!(
+                name,
+                "pre_stop"
+                    | "sleep"
+                    | "seconds"
+                    | "tcp_socket"
+                    | "port"
+                    | "privileged"
+                    | "device_path"
+                    | "linux"
+                    | "uid"
+                    | "gid"
+                    | "mount_path"
+            )
+        };
         for name in &gone {
             assert!(listed.contains(name.as_str()) || below(name), "{name} is cleared, but not in the list");
         }
@@ -283,14 +299,15 @@ mod tests {
         pod(&mut after);
         assert_eq!(legacy_tokens::secrets_of(&after), legacy_tokens::secrets_of(&before));
         assert_eq!(legacy_tokens::secrets_of(&after).len(), 4);
-        let claims = |pod: &Pod| {
-            apiserver_meta::volumes::claims_of(pod).map(|(_, claim)| claim).collect::<Vec<_>>()
-        };
+        let claims =
+            |pod: &Pod| apiserver_meta::volumes::claims_of(pod).map(|(_, claim)| claim).collect::<Vec<_>>();
         assert_eq!(claims(&after), ["c", "web-own"]);
         let spec = after.spec.unwrap();
         assert_eq!(spec.volumes.map(|all| all.len()), Some(3));
         let container = &spec.containers[0];
-        assert!(container.ports.is_some() && container.resources.is_some() && container.restart_policy.is_some());
+        assert!(
+            container.ports.is_some() && container.resources.is_some() && container.restart_policy.is_some()
+        );
         let status = &after.status.unwrap().container_statuses.unwrap()[0];
         assert_eq!((status.restart_count, status.ready, status.image.as_str()), (3, true, ""));
         assert!(status.state.as_ref().unwrap().terminated.is_some());

@@ -131,11 +131,13 @@ mod tests {
 
     #[test]
     fn stored_pods_have_their_sets_and_nodes() {
-        let stored: Vec<(String, Value)> = stored(250)
-            .map(|(key, text)| (key, serde_json::from_slice(&text).unwrap()))
-            .collect();
+        let stored: Vec<(String, Value)> =
+            stored(250).map(|(key, text)| (key, serde_json::from_slice(&text).unwrap())).collect();
         let keys = |prefix: &str| stored.iter().filter(|(key, _)| key.starts_with(prefix)).count();
-        assert_eq!((keys("/registry/minions/"), keys("/registry/replicasets/"), keys("/registry/pods/")), (9, 3, 250));
+        assert_eq!(
+            (keys("/registry/minions/"), keys("/registry/replicasets/"), keys("/registry/pods/")),
+            (9, 3, 250)
+        );
         let find = |wanted: &str| &stored.iter().find(|(key, _)| key == wanted).unwrap().1;
         let (pod, set) = (find(&format!("/registry/pods/default/{}", stored_name(249))), "web-000002");
         let set = find(&format!("/registry/replicasets/default/{set}"));

@@ -33,7 +33,8 @@ impl Controllers {
     pub async fn start(directory: &Path, admin: &Connection) -> Result<Self> {
         let token = reader(admin).await?;
         let pki = Pki::open(&directory.join("pki"), &Ambient::system()).context("cannot read the keys")?;
-        let pair = pki.issue(&Subject::apiserver("cluster.local", [])).context("cannot issue a certificate")?;
+        let pair =
+            pki.issue(&Subject::apiserver("cluster.local", [])).context("cannot issue a certificate")?;
         let (certificate, key) = (directory.join("bench.crt"), directory.join("bench.key"));
         for (path, pem) in [(&certificate, &pair.certificate), (&key, &pair.key)] {
             std::fs::write(path, pem).with_context(|| format!("cannot write {}", path.display()))?;
@@ -64,7 +65,8 @@ impl Controllers {
 
     /// Returns the figures of the queues; `None` as long as the process does not answer.
     pub async fn page(&self) -> Result<Option<Page>> {
-        let request = http::Request::get("/metrics").header("authorization", format!("Bearer {}", self.token));
+        let request =
+            http::Request::get("/metrics").header("authorization", format!("Bearer {}", self.token));
         let request = request.body(Vec::new()).context("no request")?;
         // It may not listen yet, and may not know the role of the token yet.
         Ok(self.pages.request_text(request).await.ok().map(Page))
@@ -135,9 +137,8 @@ impl Page {
     pub fn busiest(&self) -> Vec<(String, f64)> {
         let start = "workqueue_computing_duration_seconds_sum{name=\"";
         let lines = self.0.lines().filter_map(|line| line.strip_prefix(start)?.split_once("\"} "));
-        let mut sums: Vec<(String, f64)> = lines
-            .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
-            .collect();
+        let mut sums: Vec<(String, f64)> =
+            lines.filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?))).collect();
         sums.sort_by(|a, b| b.1.total_cmp(&a.1));
         sums
     }
