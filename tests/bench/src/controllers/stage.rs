@@ -119,7 +119,7 @@ impl Stage {
 
     /// Sends requests, several at the same time.
     fn send_all(&self, calls: impl Iterator<Item = Call>) -> Result<()> {
-        let send = |(i, call)| self.connections[i % CONNECTIONS].read(call);
+        let send = |(i, call): (usize, Call)| self.connections[i % CONNECTIONS].read(call);
         let all = stream::iter(calls.enumerate()).map(send).buffer_unordered(CLIENTS);
         self.runtime.block_on(all.try_for_each(|_| async { Ok(()) }))
     }
