@@ -20,6 +20,7 @@ enum Suite {
     Apiserver,
     Cluster,
     Network,
+    Controllers,
 }
 
 #[derive(clap::Args)]

@@ -424,6 +424,9 @@ impl<K> Listed for K where
 {
 }
 
+/// Clears the parts of an object that no reader of a set of caches needs.
+type Reduce<K> = fn(&mut K);
+
 /// Identifies a cache: a kind, a namespace (empty for all) and a selection.
 type Entry = (TypeId, String, Selection);
 
@@ -434,12 +437,26 @@ pub struct Informers {
     ambient: Ambient,
     shutdown: CancellationToken,
     caches: Arc<Mutex<BTreeMap<Entry, Box<dyn Any + Send + Sync>>>>,
+    /// A [`Reduce`] for each kind that is reduced.
+    reductions: BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
 impl Informers {
     /// Creates a set of caches that are updated until `shutdown`.
     pub fn new(client: Client, ambient: Ambient, shutdown: CancellationToken) -> Self {
-        Self { client, ambient, shutdown, caches: Arc::default() }
+        Self { client, ambient, shutdown, caches: Arc::default(), reductions: BTreeMap::new() }
+    }
+
+    /// Returns a set with caches of its own, which store the objects of a kind after `reduce` has cleared what their
+    /// readers do not need.
+    pub fn reduced<K: Listed>(&self, reduce: fn(&mut K)) -> Self {
+        let mut reductions = self.reductions.clone();
+        reductions.insert(TypeId::of::<K>(), Arc::new(reduce));
+        Self { caches: Arc::default(), reductions, ..self.clone() }
+    }
+
+    fn reduction<K: Listed>(&self) -> Option<Reduce<K>> {
+        self.reductions.get(&TypeId::of::<K>())?.downcast_ref::<Reduce<K>>().copied()
     }
 
     pub fn client(&self) -> &Client {
@@ -454,7 +471,7 @@ impl Informers {
         self.select(Selection::default())
     }
 
-    /// Returns the cache of selected objects of a kind in all namespaces. `managedFields` are dropped. Must
+    /// Returns the cache of selected objects of a kind in all namespaces, without their `managedFields`. Must
     /// be called within a runtime; the watch begins immediately.
     pub fn select<K>(&self, selection: Selection) -> Cache<K>
     where
@@ -501,6 +518,7 @@ async fn list_and_watch<K>(
     let mut stream = std::pin::pin!(watcher(api, config));
     let mut listing = Listing::default();
     let mut outage = Outage::new(K::Object::plural(&()).into_owned());
+    let reduce = informers.reduction::<K::Object>();
     loop {
         let event = tokio::select! {
             biased;
@@ -508,7 +526,8 @@ async fn list_and_watch<K>(
             event = stream.next() => event,
         };
         match event {
-            Some(Ok(event)) => {
+            Some(Ok(mut event)) => {
+                prepare::<K>(&mut event, reduce);
                 // `Init` precedes the request of a list; every other event is an answer.
                 if !matches!(event, Event::Init) {
                     outage.record_answer();
@@ -537,7 +556,7 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
             match object.object() {
                 Some(object) => {
                     let version = version_of(object.meta());
-                    listing.read.push((K::project(trimmed(object)), version));
+                    listing.read.push((K::project(object), version));
                 }
                 None => drop(listing.unreadable.insert(key)),
             }
@@ -545,7 +564,7 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
         Event::InitDone => cache.replace(std::mem::take(listing)),
         Event::Apply(object) => {
             if let Some(object) = object.object() {
-                cache.apply(trimmed(object));
+                cache.apply(object);
             }
         }
         Event::Delete(object) => cache.take(&ObjectKey::of(&object), version_of(object.meta())),
@@ -558,10 +577,21 @@ pub fn version_of(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Drops `managedFields`, which take up half of an object's memory and are not used by any reader.
-fn trimmed<K: Resource>(mut object: K) -> K {
+/// Reduces the object of an event to what is stored: without `managedFields`, which take up half of an object's memory
+/// and are not used by any reader, and without what `reduce` clears.
+fn prepare<K: Projection<Object: Listed>>(
+    event: &mut Event<Readable<K::Object>>,
+    reduce: Option<Reduce<K::Object>>,
+) {
+    let (Event::Apply(Readable::Object(object)) | Event::InitApply(Readable::Object(object))) = event else {
+        return;
+    };
     object.meta_mut().managed_fields = None;
-    object
+    reduce.into_iter().for_each(|reduce| reduce(object));
+    if TypeId::of::<K>() == TypeId::of::<K::Object>() {
+        // Vectors that were read from JSON have room for up to four times as many elements; their copies have none.
+        **object = K::Object::clone(object);
+    }
 }
 
 #[cfg(test)]

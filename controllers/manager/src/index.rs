@@ -4,6 +4,7 @@
 //! Those by label return candidates only; the caller compares the whole selector with the object in the cache.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,7 +17,9 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 
-use crate::meta::{Labels, controller_of, namespace, retain_selected, selects, selects_map, selects_or_all};
+use crate::meta::{
+    Labels, controller_of, name, namespace, retain_selected, selects, selects_map, selects_or_all,
+};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -133,10 +136,7 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
         let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) else {
             return self.cache.list_namespace(namespace);
         };
-        let both = self.selected(namespace, labels).into_iter().chain(self.controlled(owner));
-        let found: BTreeMap<ObjectKey, Arc<K>> =
-            both.map(|object| (ObjectKey::of(object.as_ref()), object)).collect();
-        found.into_values().collect()
+        union(self.selected(namespace, labels), self.controlled(owner))
     }
 
     /// Returns the objects of a namespace that a selector matches, by name. An empty selector matches all.
@@ -155,17 +155,35 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
         let Some(any_of) = any_of else { return self.cache.list_namespace(space) };
         let values: BTreeSet<&String> = any_of.values.iter().flatten().collect();
         // An object has one value of a label, so it is found once.
-        let found =
-            values.into_iter().flat_map(|value| self.by_label.get(&pair(space, (&any_of.key, value))));
-        let found: BTreeMap<ObjectKey, Arc<K>> =
-            found.map(|object| (ObjectKey::of(object.as_ref()), object)).collect();
-        found.into_values().collect()
+        let found = values.into_iter().map(|value| self.by_label.get(&pair(space, (&any_of.key, value))));
+        found.reduce(union).unwrap_or_default()
     }
 
     /// Returns the objects that the owner, given by its UID, controls, by name.
     pub fn controlled(&self, owner: &str) -> Vec<Arc<K>> {
         self.by_controller.get(&owner.to_owned())
     }
+}
+
+/// Merges objects that are ordered by key; one that is in both comes once.
+fn union<K: Resource>(a: Vec<Arc<K>>, b: Vec<Arc<K>>) -> Vec<Arc<K>> {
+    fn key<K: Resource>(object: &Arc<K>) -> (&str, &str) {
+        (namespace(object.meta()), name(object.meta()))
+    }
+    if b.is_empty() {
+        return a;
+    }
+    let mut merged = Vec::with_capacity(a.len().max(b.len()));
+    let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
+    while let (Some(one), Some(other)) = (a.peek(), b.peek()) {
+        let order = key(one).cmp(&key(other));
+        merged.extend(if order == Ordering::Greater { b.next() } else { a.next() });
+        if order == Ordering::Equal {
+            b.next();
+        }
+    }
+    merged.extend(a.chain(b));
+    merged
 }
 
 /// The selector of an object.
@@ -349,7 +367,6 @@ impl SelectorIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::name;
     use crate::testing::{labels, meta, pod};
     use k8s_openapi::api::core::v1::ServiceSpec;
 
@@ -411,6 +428,20 @@ mod tests {
         assert_eq!(names(&pods.concerned("ns", "uid-rs", &selector)), ["orphan", "strayed"]);
         assert_eq!(names(&pods.concerned("ns", "uid-rs", &LabelSelector::default())).len(), 3);
         assert_eq!(names(&pods.controlled("uid-rs")), ["strayed"]);
+    }
+
+    #[test]
+    fn union_is_ordered_and_has_each_object_once() {
+        let of = |names: &[&str]| names.iter().map(|name| Arc::new(pod(name))).collect::<Vec<_>>();
+        for (a, b, both) in [
+            (&["a", "c"][..], &["b", "c", "d"][..], &["a", "b", "c", "d"][..]),
+            (&[], &["a"], &["a"]),
+            (&["a"], &[], &["a"]),
+            (&["a", "b"], &["a", "b"], &["a", "b"]),
+        ] {
+            assert_eq!(names(&union(of(a), of(b))), both);
+            assert_eq!(names(&union(of(b), of(a))), both);
+        }
     }
 
     #[test]

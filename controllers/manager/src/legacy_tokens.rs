@@ -171,7 +171,7 @@ fn lists(account: &ServiceAccount, secret: &str) -> bool {
 }
 
 /// Returns the names of the Secrets that a pod refers to.
-fn secrets_of(pod: &Pod) -> BTreeSet<&str> {
+pub(crate) fn secrets_of(pod: &Pod) -> BTreeSet<&str> {
     let Some(spec) = &pod.spec else { return BTreeSet::new() };
     let mut names: BTreeSet<&str> = references(spec.image_pull_secrets.iter().flatten()).collect();
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -203,7 +203,8 @@ fn in_environment<'a>(
     keys.chain(whole.filter_map(|source| source.secret_ref.as_ref().map(|secret| secret.name.as_str())))
 }
 
-fn of_volume(volume: &Volume) -> impl Iterator<Item = &str> {
+/// Returns the names of the Secrets that a volume refers to.
+pub(crate) fn of_volume(volume: &Volume) -> impl Iterator<Item = &str> {
     let named = [
         volume.secret.as_ref().and_then(|source| source.secret_name.as_deref()),
         volume.azure_file.as_ref().map(|source| source.secret_name.as_str()),

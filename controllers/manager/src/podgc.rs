@@ -92,13 +92,13 @@ impl Collector {
     /// Returns the nodes that have been missing for the quarantine time and that the server does not have
     /// either.
     async fn gone_nodes(&mut self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
-        let bound: BTreeSet<String> =
-            pods.iter().map(|pod| node_name(pod).to_owned()).filter(|node| !node.is_empty()).collect();
+        let bound: BTreeSet<&str> =
+            pods.iter().map(|pod| node_name(pod)).filter(|node| !node.is_empty()).collect();
         let nodes = self.nodes.clone();
-        let present = |node: &String| nodes.get(&ObjectKey::new("", node)).is_some();
-        self.missing.retain(|node, _| bound.contains(node) && !present(node));
+        let present = |node: &str| nodes.get(&ObjectKey::new("", node)).is_some();
+        self.missing.retain(|node, _| bound.contains(node.as_str()) && !present(node));
         for node in bound.iter().filter(|node| !present(node)) {
-            self.missing.entry(node.clone()).or_insert_with(Instant::now);
+            self.missing.entry((*node).to_owned()).or_insert_with(Instant::now);
         }
         let api: Api<Node> = Api::all(self.client.clone());
         let mut gone = BTreeSet::new();

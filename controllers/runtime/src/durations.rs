@@ -12,6 +12,7 @@ pub struct Durations {
     /// Counts for each bound, and of what is longer than the last; not cumulative.
     buckets: [u64; BOUNDS.len() + 1],
     sum: Duration,
+    longest: Duration,
 }
 
 impl Durations {
@@ -23,6 +24,7 @@ impl Durations {
             *count += 1;
         }
         self.sum = self.sum.saturating_add(duration);
+        self.longest = self.longest.max(duration);
     }
 
     /// Returns the bounds with the count of durations up to each.
@@ -43,6 +45,11 @@ impl Durations {
     pub fn sum(&self) -> Duration {
         self.sum
     }
+
+    /// Returns the longest duration; zero if there is none.
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
 }
 
 #[cfg(test)]
@@ -61,5 +68,7 @@ mod tests {
         assert_eq!(rows[1].1, 3);
         assert_eq!(rows[9], (Duration::from_secs(10), 4));
         assert_eq!((durations.count(), durations.sum()), (5, Duration::from_nanos(20_000_000_022)));
+        durations.observe(Duration::from_nanos(3));
+        assert_eq!(durations.longest(), Duration::from_nanos(10_000_000_001));
     }
 }

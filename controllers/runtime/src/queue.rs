@@ -56,6 +56,8 @@ pub struct QueueMetrics {
     pub waits: Durations,
     /// Times that keys were processed.
     pub work: Durations,
+    /// Parts of these times in which the worker computed, and did not wait for answers.
+    pub computing: Durations,
     /// Sum of the times for which the keys that are running have been processed.
     pub unfinished: Duration,
     /// The longest of these times.
@@ -101,6 +103,7 @@ struct State<K> {
     taken: u64,
     waits: Durations,
     work: Durations,
+    computing: Durations,
 }
 
 impl<K: Ord + Clone> WorkQueue<K> {
@@ -124,6 +127,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             taken: 0,
             waits: Durations::default(),
             work: Durations::default(),
+            computing: Durations::default(),
         };
         Self(Arc::new(Shared { name, backoff, state: Mutex::new(state), wake: Notify::new() }))
     }
@@ -211,6 +215,11 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
+    /// Counts the time for which a worker computed to process a key, without the time in which it waited for answers.
+    pub fn observe_computing(&self, time: Duration) {
+        self.lock().computing.observe(time);
+    }
+
     /// Accepts no more keys and ends all waits.
     pub fn shut_down(&self) {
         self.lock().shut_down = true;
@@ -229,6 +238,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             running: state.running.len(),
             waits: state.waits.clone(),
             work: state.work.clone(),
+            computing: state.computing.clone(),
             unfinished: ages().sum(),
             longest: ages().max().unwrap_or_default(),
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use apiserver_client::{Cache, ObjectKey};
 use kube::Resource;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -63,7 +64,9 @@ pub async fn run_workers<R: Reconcile>(
 async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
     while let Some(job) = queue.next().await {
         let key = job.key();
-        match reconciler.reconcile(key).await {
+        let (outcome, computing) = measured(reconciler.reconcile(key)).await;
+        queue.observe_computing(computing);
+        match outcome {
             Ok(outcome) => {
                 queue.forget(key);
                 if let Outcome::After(delay) = outcome {
@@ -76,6 +79,19 @@ async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
             }
         }
     }
+}
+
+/// Returns the result of `work` with the time for which it computed, without the time in which it waited.
+async fn measured<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let (mut work, mut computing) = (std::pin::pin!(work), Duration::ZERO);
+    let done = std::future::poll_fn(|context| {
+        let began = Instant::now();
+        let polled = work.as_mut().poll(context);
+        computing += began.elapsed();
+        polled
+    })
+    .await;
+    (done, computing)
 }
 
 fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) {
@@ -118,7 +134,6 @@ pub async fn resync<T: Resource + Send + Sync + 'static>(
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use tokio::time::Instant;
 
     /// Fails a given number of times, then succeeds; records the times of its calls in milliseconds.
     struct Flaky {
@@ -186,6 +201,25 @@ mod tests {
         ] {
             assert_eq!(is_ordinary(&error, pause), ordinary, "{error:?} {pause:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_of_computing_is_measured_without_that_of_waiting() {
+        let work = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            7
+        };
+        let (mut work, mut computes) = (Box::pin(work), true);
+        let busy = std::future::poll_fn(move |context| {
+            if std::mem::take(&mut computes) {
+                // The clock advances within the first poll, as it does while a worker computes.
+                let advance = std::pin::pin!(tokio::time::advance(Duration::from_millis(3)));
+                let _ = advance.poll(context);
+            }
+            work.as_mut().poll(context)
+        });
+        let (seven, computing) = measured(busy).await;
+        assert_eq!((seven, computing), (7, Duration::from_millis(3)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ mod asm;
 mod bpf;
 mod cluster;
 mod conntrack;
+mod controllers;
 mod hook;
 mod memory;
 mod network;
@@ -42,6 +43,7 @@ enum Suite {
     Apiserver,
     Cluster,
     Network,
+    Controllers,
 }
 
 #[derive(Parser)]
@@ -98,6 +100,7 @@ fn main() -> Result<()> {
             Suite::Apiserver => api::run(&report, &plan),
             Suite::Cluster => report.attempt("cluster", || cluster::run(&report, &plan)),
             Suite::Network => network::run(&report, &plan),
+            Suite::Controllers => controllers::run(&report, &plan),
         }
     }
     let rows = || row::read(json.as_deref().context("no file of rows was given")?);
@@ -125,6 +128,7 @@ fn work(args: &[&str]) -> Result<()> {
         }
         ["echo", directory, bytes] => api::echo(directory, bytes.parse()?),
         ["fill", directory, from, to] => api::fill(directory, from.parse()?, to.parse()?),
+        ["fill-workloads", directory, pods] => controllers::fill(directory, pods.parse()?),
         ["lists", directory, pods, rounds] => {
             api::lists_in_process(directory, pods.parse()?, rounds.parse()?)
         }

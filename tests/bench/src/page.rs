@@ -13,8 +13,8 @@ use crate::row::{RATIO_TO_ONE, Row};
 const BEGIN: &str = "<!-- rows: ";
 const END: &str = "<!-- end of rows -->";
 /// Order of the first columns; others follow.
-pub const SUBJECTS: [&str; 8] =
-    ["limit", "hawser", "store", "etcd", "iptables", "nftables", "ipvs", "containerd"];
+pub const SUBJECTS: [&str; 9] =
+    ["limit", "hawser", "store", "etcd", "iptables", "nftables", "ipvs", "containerd", "goal"];
 /// Metrics that are shown in brackets after another figure: rates relative to the limit, times relative to
 /// those with one service.
 const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
@@ -23,7 +23,7 @@ const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 const EMULATED: &str = "/kernel=";
 
 /// Cases of each table.
-const TABLES: [(&str, &[&str]); 12] = [
+const TABLES: [(&str, &[&str]); 13] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
     ("requests", &["create", "get", "update", "patch", "apply"]),
     ("lists", &["list", "fanout"]),
@@ -52,6 +52,7 @@ const TABLES: [(&str, &[&str]); 12] = [
             "readiness",
         ],
     ),
+    ("controllers", &["deployment", "rollout", "daemons", "indexed_job", "autoscalers", "caches", "idle"]),
     ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),
 ];
 
@@ -170,6 +171,7 @@ pub fn figure(value: f64, unit: &str) -> String {
         "seconds" => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")],
         "bytes" => &[(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")],
         "bytes_per_second" => &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")],
+        "share" => &[(0.01, "%")],
         "per_second" => &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")],
         _ => &[(1.0, "")],
     };
@@ -265,5 +267,6 @@ mod tests {
         assert_eq!(figure(12_000_000.0, "per_second"), "12.0 M/s");
         assert_eq!(figure(1_073_741_824.0, "bytes"), "1.00 GiB");
         assert_eq!(figure(-0.000_000_5, "seconds"), "-500 ns");
+        assert_eq!(figure(0.005, "share"), "0.50 %");
     }
 }

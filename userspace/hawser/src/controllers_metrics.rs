@@ -131,6 +131,24 @@ fn add_queues(page: &mut Exposition, metrics: &Metrics) {
         "[BETA] Time for which the oldest key in progress has been processed.",
         |to, labels, queue| to.value(labels, queue.longest.as_secs_f64()),
     );
+    add(
+        "workqueue_longest_work_seconds",
+        "gauge",
+        "[ALPHA] Longest time for which a key has been processed since the start.",
+        |to, labels, queue| to.value(labels, queue.work.longest().as_secs_f64()),
+    );
+    add(
+        "workqueue_computing_duration_seconds",
+        "histogram",
+        "[ALPHA] Time that keys are processed without the time of waiting for answers.",
+        |to, labels, queue| histogram(to, labels, &queue.computing),
+    );
+    add(
+        "workqueue_longest_computing_seconds",
+        "gauge",
+        "[ALPHA] Longest time of that kind since the start.",
+        |to, labels, queue| to.value(labels, queue.computing.longest().as_secs_f64()),
+    );
 }
 
 /// Adds what was sent to the API server.

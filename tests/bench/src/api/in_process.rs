@@ -40,14 +40,19 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Writes the pods `from..to` to a store; prints the bytes of their keys and values.
 pub fn fill(directory: &str, from: usize, to: usize) -> Result<()> {
+    fill_with(directory, (from..to).map(stored_pod))
+}
+
+/// Writes keys with their values to a store; prints their bytes.
+pub fn fill_with(directory: &str, objects: impl Iterator<Item = (String, Bytes)>) -> Result<()> {
     runtime()?.block_on(async {
         let store = open(directory).await?;
-        let bytes = stream::iter((from..to).map(stored_pod))
+        let bytes = stream::iter(objects)
             .map(|(key, value)| {
                 let (store, size) = (&store, key.len() + value.len());
                 let op = Op::Put { value, ttl_seconds: 0 };
                 async move {
-                    store.write(Write { key, expected: 0, op }).await.context("cannot write a pod")?;
+                    store.write(Write { key, expected: 0, op }).await.context("cannot write an object")?;
                     anyhow::Ok(size)
                 }
             })

@@ -8,15 +8,15 @@
 //! ```
 
 mod bare;
-mod client;
+pub mod client;
 mod echo;
 mod fanout;
 mod h2load;
 mod in_process;
 mod lists;
-mod objects;
+pub mod objects;
 mod requests;
-mod server;
+pub mod server;
 mod weight;
 
 use std::path::Path;
@@ -28,15 +28,15 @@ use crate::row::{Metric, Report};
 use crate::subject::{Plan, Subject};
 
 pub use echo::serve as echo;
-pub use in_process::{fill, lists as lists_in_process};
+pub use in_process::{fill, fill_with, lists as lists_in_process};
 
 const SUITE: &str = "apiserver";
-const PER_SECOND: Metric = ("per_second", "per_second");
+pub const PER_SECOND: Metric = ("per_second", "per_second");
 const BYTES_PER_SECOND: Metric = ("bytes_per_second", "bytes_per_second");
-const SECONDS: Metric = ("seconds", "seconds");
+pub const SECONDS: Metric = ("seconds", "seconds");
 const P99: Metric = ("p99_seconds", "seconds");
-const BYTES: Metric = ("bytes", "bytes");
-const RATIO_TO_LIMIT: Metric = ("ratio_to_limit", "ratio");
+pub const BYTES: Metric = ("bytes", "bytes");
+pub const RATIO_TO_LIMIT: Metric = ("ratio_to_limit", "ratio");
 
 /// Runs the measurements of the plan.
 pub fn run(report: &Report, plan: &Plan) {
@@ -53,24 +53,24 @@ pub fn run(report: &Report, plan: &Plan) {
 }
 
 /// Returns `true` if the plan contains this subject.
-fn wants(plan: &Plan, subject: Subject) -> bool {
+pub fn wants(plan: &Plan, subject: Subject) -> bool {
     plan.subjects.contains(&subject)
 }
 
 /// Returns the generator's runtime, which has one thread, so that it takes no more than one CPU from the
 /// server.
-fn runtime() -> Result<Runtime> {
+pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")
 }
 
 /// Creates a directory for this run.
-fn directory() -> Result<tempfile::TempDir> {
+pub fn directory() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("hawser-bench-").tempdir().context("cannot make a directory")
 }
 
 /// Runs this program as another process and returns the lines that it prints, each a word followed by
 /// numbers.
-fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
+pub fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let output = std::process::Command::new(program)
         .arg("--worker")
@@ -95,6 +95,6 @@ fn shares(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(of, to)| of / to).collect()
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.display().to_string()
 }

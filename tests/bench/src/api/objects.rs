@@ -114,10 +114,22 @@ fn pod(name: &str, turn: u64) -> Value {
     })
 }
 
+/// Returns the specification of a container's pod before it is scheduled, for the templates of workloads.
+pub fn pod_spec() -> Value {
+    pod("", 0)["spec"].take()
+}
+
 /// Returns pod number `i` as stored: scheduled, running, with managed fields.
 pub fn stored_pod(i: usize) -> (String, Bytes) {
     let name = format!("web-6b7f9d9c5d-{i:06}");
-    let mut object = pod(&name, 0);
+    let object = running_pod(&name, i);
+    // The keys are in the order in which the server writes them; otherwise it would hold a second encoding.
+    (format!("/registry/pods/default/{name}"), Bytes::from(json_text(&object)))
+}
+
+/// Returns pod number `i` in the state in which a kubelet runs it.
+pub fn running_pod(name: &str, i: usize) -> Value {
+    let mut object = pod(name, 0);
     let tier = if i.is_multiple_of(SELECTED) { "selected" } else { "other" };
     let metadata = &mut object["metadata"];
     metadata["uid"] = format!("{i:08x}-8d5e-4b0e-9a60-0f2b6f6f1c11").into();
@@ -136,12 +148,18 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
         {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
         {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
     ]);
-    let ip = format!("10.{}.{}.{}", 64 + i / 65_536, i / 256 % 256, i % 256);
+    object["status"] = running_status(i);
+    object
+}
+
+/// Returns the status of a pod that runs and is ready.
+pub fn running_status(i: usize) -> Value {
+    let ip = format!("10.{}.{}.{}", 64 + i / 65_536 % 128, i / 256 % 256, i % 256);
     let since = "2026-01-02T03:04:07Z";
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": since});
     let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
         .map(condition);
-    object["status"] = json!({
+    json!({
         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": "192.0.2.7", "startTime": since,
         "qosClass": "Burstable",
         "conditions": conditions,
@@ -150,9 +168,7 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
             "imageID": "registry.example.com/shop/web@sha256:9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab",
             "containerID": "containerd://5a1f0d4a6f7d1e2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3",
             "state": {"running": {"startedAt": since}}}],
-    });
-    // The keys are in the order in which the server writes them; otherwise it would hold a second encoding.
-    (format!("/registry/pods/default/{name}"), Bytes::from(json_text(&object)))
+    })
 }
 
 /// Returns the name of a node.

@@ -113,11 +113,7 @@ impl Running {
 
     /// Returns the CPU time of all threads so far, in seconds, with a resolution of 10 ms.
     pub fn processor_time(&self) -> Result<f64> {
-        let path = format!("/proc/{}/stat", self.pid());
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-        Ok((ticks(11) + ticks(12)) / TICKS)
+        processor_time(self.pid())
     }
 
     /// Terminates the process as a service manager does, and waits.
@@ -135,6 +131,15 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns the CPU time of all threads of a process so far, in seconds, with a resolution of 10 ms.
+pub fn processor_time(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    Ok((ticks(11) + ticks(12)) / TICKS)
 }
 
 /// Resets the peak of a process' resident memory (`man 5 proc`, clear_refs).
@@ -183,7 +188,7 @@ impl Drop for EtcdServer {
     }
 }
 
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot bind a port")?;
     Ok(listener.local_addr().context("the listener has no address")?.port())
 }

@@ -1,0 +1,169 @@
+//! Workloads: creation, roll-outs, and a Job to its end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::kubelet::{Kubelet, Outcome};
+use super::stage::{PODS, Stage};
+use super::straight::{self, Life};
+use super::{LEAST_SHARE, LONGEST, LONGEST_COMPUTING, PEAK, PROCESSOR, SUITE, goal, objects, row, sizes};
+use crate::api::{BYTES, PER_SECOND, RATIO_TO_LIMIT, SECONDS};
+use crate::row::{Metric, Report};
+use crate::subject::Plan;
+
+/// Goals for the longest time for which a key is processed.
+const DAEMON_SET_GOAL: f64 = 0.05;
+const JOB_GOAL: f64 = 0.1;
+/// Memory at the end of a Job relative to that at its half.
+const GROWTH: Metric = ("ratio_of_end_to_half", "ratio");
+const GROWTH_GOAL: f64 = 1.1;
+/// Number of pods of a Job that run at the same time.
+const PARALLELISM: usize = 1_000;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+/// Runs the cases of the plan.
+pub fn run(report: &Report, plan: &Plan) {
+    type Case = (&'static str, &'static str, usize, fn(&Report, &Plan, &str, usize) -> Result<()>);
+    let cases: [Case; 4] = [
+        ("deployment", "replicas", 10_000, deployment),
+        ("rollout", "replicas", 10_000, rollout),
+        ("daemons", "nodes", 5_000, daemons),
+        ("indexed_job", "indexes", 100_000, indexed_job),
+    ];
+    for (name, of, full, measure) in cases {
+        for size in sizes(plan, full) {
+            let case = format!("{name}/{of}={size}");
+            if plan.has(&case) {
+                report.attempt(&case, || measure(report, plan, &case, size));
+            }
+        }
+    }
+}
+
+/// Writes the rate beside the limit and the goal.
+fn rate(report: &Report, case: &str, limit: f64, ours: f64) -> Result<()> {
+    report.row(SUITE, case, "limit", PER_SECOND, &[limit])?;
+    row(report, case, PER_SECOND, ours)?;
+    row(report, case, RATIO_TO_LIMIT, ours / limit)?;
+    goal(report, case, PER_SECOND, limit * LEAST_SHARE)
+}
+
+/// Writes what the controllers used, and the longest times of one of their queues.
+fn used(report: &Report, stage: &mut Stage, case: &str, queue: &str) -> Result<()> {
+    let page = stage.page()?;
+    row(report, case, LONGEST, page.of_queue("workqueue_longest_work_seconds", queue))?;
+    row(report, case, LONGEST_COMPUTING, page.of_queue("workqueue_longest_computing_seconds", queue))?;
+    for (name, seconds) in page.busiest().iter().take(5) {
+        eprintln!("bench: {case}: {name} computed for {seconds:.3} s");
+    }
+    let controllers = stage.controllers()?;
+    row(report, case, PROCESSOR, controllers.processor_time()?)?;
+    row(report, case, PEAK, controllers.peak()?)
+}
+
+fn length(plan: &Plan) -> Duration {
+    Duration::from_secs_f64(plan.choose(2.0, 5.0))
+}
+
+/// Measures the creation of the pods of a Deployment.
+fn deployment(report: &Report, plan: &Plan, case: &str, replicas: usize) -> Result<()> {
+    let limit = straight::rate(Life::Created, length(plan))?;
+    let mut stage = Stage::new()?;
+    stage.create_nodes(1)?;
+    stage.start_controllers()?;
+    let began = Instant::now();
+    stage.create(DEPLOYMENTS, &objects::deployment("web", replicas))?;
+    stage.until("the pods of the Deployment", async |stage| {
+        Ok((stage.count(PODS).await? >= replicas).then_some(()))
+    })?;
+    rate(report, case, limit, replicas as f64 / began.elapsed().as_secs_f64())?;
+    used(report, &mut stage, case, "replicaset")
+}
+
+/// Measures the replacement of all pods of a Deployment.
+fn rollout(report: &Report, plan: &Plan, case: &str, replicas: usize) -> Result<()> {
+    let limit = straight::rate(Life::Whole, length(plan))?;
+    let mut stage = Stage::new()?;
+    stage.create_nodes(1)?;
+    let kubelet = Kubelet::start(&stage, Outcome::Running)?;
+    stage.start_controllers()?;
+    stage.create(DEPLOYMENTS, &objects::deployment("web", replicas))?;
+    let path = format!("{DEPLOYMENTS}/web");
+    let fields = ["replicas", "updatedReplicas", "availableReplicas"];
+    reached(&mut stage, &kubelet, &path, &fields, replicas)?;
+    let began = Instant::now();
+    stage.patch(&path, &objects::new_version())?;
+    reached(&mut stage, &kubelet, &path, &fields, replicas)?;
+    // The last pods are deleted, but not all may be gone.
+    let writes = replicas * Life::Whole.writes();
+    rate(report, case, limit, writes as f64 / began.elapsed().as_secs_f64())?;
+    used(report, &mut stage, case, "replicaset")
+}
+
+/// Waits until the status of a workload is of its present generation and has this number in each of the fields.
+fn reached(stage: &mut Stage, kubelet: &Kubelet, path: &str, fields: &[&str], number: usize) -> Result<()> {
+    stage.until(path, async |stage| {
+        kubelet.check()?;
+        let object = stage.get(path).await?;
+        let (status, present) = (&object["status"], &object["metadata"]["generation"]);
+        let all = fields.iter().all(|field| status[*field].as_u64() == Some(number as u64));
+        Ok((all && status["observedGeneration"] == *present).then_some(()))
+    })
+}
+
+/// Measures a DaemonSet from its creation to its next version on all nodes.
+fn daemons(report: &Report, _: &Plan, case: &str, nodes: usize) -> Result<()> {
+    let mut stage = Stage::new()?;
+    stage.create_nodes(nodes)?;
+    let kubelet = Kubelet::start(&stage, Outcome::Running)?;
+    stage.start_controllers()?;
+    stage.create(DAEMON_SETS, &objects::daemon_set())?;
+    let path = format!("{DAEMON_SETS}/web");
+    let fields = ["desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"];
+    let began = Instant::now();
+    reached(&mut stage, &kubelet, &path, &fields, nodes)?;
+    stage.patch(&path, &objects::new_version())?;
+    reached(&mut stage, &kubelet, &path, &fields, nodes)?;
+    row(report, case, SECONDS, began.elapsed().as_secs_f64())?;
+    used(report, &mut stage, case, "daemonset")?;
+    goal(report, case, LONGEST, DAEMON_SET_GOAL)
+}
+
+/// Measures a Job from its creation to its end.
+fn indexed_job(report: &Report, _: &Plan, case: &str, indexes: usize) -> Result<()> {
+    let mut stage = Stage::new()?;
+    stage.create_nodes(1)?;
+    let kubelet = Kubelet::start(&stage, Outcome::Succeeded)?;
+    stage.start_controllers()?;
+    let began = Instant::now();
+    stage.create(JOBS, &objects::indexed_job(indexes, PARALLELISM.min(indexes)))?;
+    let path = format!("{JOBS}/web");
+    let mut half = None;
+    stage.until("the end of the Job", async |stage| {
+        kubelet.check()?;
+        let status = stage.get(&path).await?["status"].take();
+        let succeeded = status["succeeded"].as_u64().unwrap_or(0);
+        if half.is_none() && succeeded * 2 >= indexes as u64 {
+            half = Some(stage.controllers()?.resident()?);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        Ok(is_complete(&status).then_some(()))
+    })?;
+    row(report, case, SECONDS, began.elapsed().as_secs_f64())?;
+    let (half, end) = (half.context("the Job was never half done")?, stage.controllers()?.resident()?);
+    row(report, case, BYTES, end)?;
+    row(report, case, GROWTH, end / half)?;
+    goal(report, case, GROWTH, GROWTH_GOAL)?;
+    used(report, &mut stage, case, "job")?;
+    goal(report, case, LONGEST, JOB_GOAL)
+}
+
+fn is_complete(status: &Value) -> bool {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|one| one["type"] == "Complete" && one["status"] == "True")
+}
