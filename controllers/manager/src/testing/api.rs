@@ -50,7 +50,9 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("example.com/v1", "gamesets", "GameSet", true),
     ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
+    ("storage.k8s.io/v1", "csidrivers", "CSIDriver", false),
     ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
+    ("storage.k8s.io/v1", "volumeattachments", "VolumeAttachment", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
