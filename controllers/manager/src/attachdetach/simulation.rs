@@ -88,8 +88,11 @@ struct World {
 
 impl World {
     async fn new(seed: u64) -> Self {
-        let api = FakeApi::new();
+        let (api, mut dice) = (FakeApi::new(), Dice::new(seed));
         let client = api.client();
+        for plural in ["nodes", "pods", "volumeattachments"] {
+            api.set_lag(plural, Duration::from_millis(dice.pick(&[0, 0, 20, 400]).min(dice.below(400))));
+        }
         for name in NODES {
             let annotation = "volumes.kubernetes.io/controller-managed-attach-detach";
             let node = json!({"metadata": {"name": name, "annotations": {annotation: "true"}},
@@ -110,7 +113,7 @@ impl World {
             volumes.create(&PostParams::default(), &from_value(volume).unwrap()).await.unwrap();
         }
         let (mounted, ambient) = (BTreeSet::new(), ambient());
-        Self { api, client, ambient, dice: Dice::new(seed), made: 0, mounted, mounts: 0 }
+        Self { api, client, ambient, dice, made: 0, mounted, mounts: 0 }
     }
 
     fn begin(&mut self, writes: u64) -> Life {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -69,6 +70,8 @@ struct State {
     at_nodes: Vec<(u64, String)>,
     /// True while nodes answer nothing.
     nodes_are_away: bool,
+    /// Time by which watches of a plural are late.
+    lags: BTreeMap<String, Duration>,
 }
 
 /// The answer of a server beside this one.
@@ -188,6 +191,11 @@ impl FakeApi {
         self.state.lock().unwrap().nodes_are_away = away;
     }
 
+    /// Has the watches of a plural be late.
+    pub fn set_lag(&self, plural: &str, lag: Duration) {
+        self.state.lock().unwrap().lags.insert(plural.to_owned(), lag);
+    }
+
     async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -256,6 +264,8 @@ impl FakeApi {
             let (api, plural, fields) = (api.clone(), target.plural.clone(), fields.clone());
             async move {
                 loop {
+                    let lag = api.state.lock().unwrap().lags.get(&plural).copied();
+                    tokio::time::sleep(lag.unwrap_or_default()).await;
                     let (lines, length) = {
                         let state = api.state.lock().unwrap();
                         let new = state.log[from..].iter().filter(|(version, of, _, object)| {
