@@ -74,9 +74,9 @@ impl View {
 }
 
 impl Place {
-    /// Returns `true` if the volume may be attached here.
+    /// Returns `true` if the volume may be attached here. The report is no proof, because the node can write it too.
     pub fn is_taken(&self) -> bool {
-        self.attachment.is_some() || self.is_reported
+        self.attachment.is_some()
     }
 
     /// Returns `true` if the volume can be used here.
@@ -111,8 +111,8 @@ pub(super) enum Step {
     Blocked(Vec<String>),
     /// Wait until the volume is no longer in use; of an unhealthy node at most for this time.
     AwaitUnmount(Option<Duration>),
-    /// Withdraw the report, and ask for the end of the attachment if there is one. Unless it is forced, the node must
-    /// not say then that the volume is in use.
+    /// Withdraw the report, and ask for the end of the attachment. Unless it is forced, the node must not say then that
+    /// the volume is in use.
     Detach { is_forced: bool },
 }
 
@@ -150,6 +150,8 @@ pub(super) fn steps(view: &View) -> Vec<(String, Step)> {
             steps.push((node.clone(), Step::Blocked(others().map(str::to_owned).collect())));
         }
     }
+    let untrue = view.places.iter().filter(|(_, place)| place.is_reported && !place.is_taken());
+    steps.extend(untrue.map(|(node, _)| (node.clone(), Step::Withdraw)));
     steps
 }
 

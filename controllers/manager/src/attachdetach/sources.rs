@@ -213,7 +213,7 @@ impl Sources {
         for (node, place) in &mut places {
             self.complete(unique, node, place);
         }
-        places.retain(|_, place| place.is_taken() || !place.pods.is_empty());
+        places.retain(|_, place| place.is_taken() || place.is_reported || !place.pods.is_empty());
         let driver = split(unique).map_or("", |(driver, _)| driver);
         let driver = self.drivers.get(&ObjectKey::new("", driver));
         View {

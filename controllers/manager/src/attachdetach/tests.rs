@@ -96,7 +96,11 @@ fn volume_that_pods_want_is_requested_awaited_and_reported() {
         ("attached", Place { attachment: attached(), ..wanted("n1") }, vec![Step::Report]),
         ("done", Place { attachment: attached(), is_reported: true, ..wanted("n1") }, vec![]),
         ("attached, node gone", Place { attachment: attached(), node: None, ..wanted("n1") }, vec![]),
-        ("reported, but gone", Place { is_reported: true, ..wanted("n1") }, vec![Step::Attach]),
+        (
+            "reported, but gone",
+            Place { is_reported: true, ..wanted("n1") },
+            vec![Step::Attach, Step::Withdraw],
+        ),
         (
             "reported, but not attached",
             Place { attachment: requested(), is_reported: true, ..wanted("n1") },
@@ -128,11 +132,11 @@ fn volume_that_no_pod_wants_is_detached_once_it_is_not_in_use() {
     let free = |node, waiting| Place { attachment: attached(), node, waiting, ..place() };
     for (case, place, expected) in [
         ("not in use", free(healthy(), Duration::ZERO), detach(false)),
-        ("only reported", Place { is_reported: true, ..place() }, detach(false)),
+        ("only reported", Place { is_reported: true, ..place() }, vec![Step::Withdraw]),
         (
-            "reported and in use",
+            "only reported, in use",
             Place { is_reported: true, is_in_use: true, ..place() },
-            vec![Step::AwaitUnmount(None)],
+            vec![Step::Withdraw],
         ),
         ("in use", used(healthy(), Duration::ZERO), vec![Step::AwaitUnmount(None)]),
         ("in use for long, but healthy", used(healthy(), long), vec![Step::AwaitUnmount(None)]),
@@ -186,9 +190,9 @@ fn exclusive_volume_goes_to_another_node_only_when_it_is_nowhere_else() {
             vec![to("n1", Step::AwaitUnmount(None)), blocked("n1")],
         ),
         (
-            "reported, in use",
+            "only its node says so",
             Place { is_reported: true, is_in_use: true, ..place() },
-            vec![to("n1", Step::AwaitUnmount(None)), blocked("n1")],
+            vec![to("n2", Step::Attach), to("n1", Step::Withdraw)],
         ),
         (
             "in use after a forced detachment",

@@ -157,6 +157,25 @@ async fn a_volume_in_use_is_taken_from_an_unready_node_after_six_minutes_and_at_
     }
 }
 
+/// A node may write its status, and so what it says of volumes that are none of its business.
+#[tokio::test(start_paused = true)]
+async fn a_node_cannot_keep_a_volume_from_others_by_what_it_says() {
+    let cluster = Cluster::start().await;
+    cluster.create_node("n1", managed()).await;
+    cluster.create_node("hostile", managed()).await;
+    cluster.create_volume("c", csi()).await;
+    let says = json!({"volumesAttached": [{"name": UNIQUE, "devicePath": ""}], "volumesInUse": [UNIQUE]});
+    cluster.set_node("hostile", says.clone()).await;
+    cluster.create_pod("p1", "n1").await;
+    assert_eq!(cluster.attached_to(), ["n1"]);
+    cluster.answer_attachments(json!({"attached": true})).await;
+    assert_eq!(cluster.volumes_attached("n1")[0]["name"], UNIQUE);
+    cluster.set_node("hostile", says).await;
+    assert!(cluster.volumes_attached("hostile").is_null(), "it is not attached there");
+    cluster.delete_pod("p1").await;
+    assert!(cluster.attached_to().is_empty(), "only the node where it is may say that it is in use");
+}
+
 /// Nodes whose kubelets attach by themselves, drivers that need no attachment, and attachments of others.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_attached_that_is_not_for_the_control_plane_to_attach() {

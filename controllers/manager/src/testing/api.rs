@@ -265,7 +265,9 @@ impl FakeApi {
             async move {
                 loop {
                     let lag = api.state.lock().unwrap().lags.get(&plural).copied();
-                    tokio::time::sleep(lag.unwrap_or_default()).await;
+                    if let Some(lag) = lag {
+                        tokio::time::sleep(lag).await;
+                    }
                     let (lines, length) = {
                         let state = api.state.lock().unwrap();
                         let new = state.log[from..].iter().filter(|(version, of, _, object)| {
