@@ -84,8 +84,9 @@ impl Reconcile for Attachments {
         let mut view = self.sources.view(key);
         self.memories.recall(&mut view, Instant::now(), |version| attachments.has_seen(version));
         let steps = plan::steps(&view);
-        for node in view.places.keys() {
-            if !steps.iter().any(|(of, step)| of == node && matches!(step, Step::Blocked(_))) {
+        for (node, place) in &view.places {
+            // A wait for another node's volume is one, however often that node's state changes.
+            if place.is_taken() || !view.is_wanted(place) {
                 self.memories.is_news(key, node, false);
             }
         }
@@ -210,8 +211,11 @@ impl Attachments {
     /// Withdraws the report of a volume, and asks for the end of its attachment.
     async fn detach(&self, view: &View, node: &str, is_forced: bool) -> Result<()> {
         let live = self.report(node, &view.unique, false).await?;
-        let is_in_use = live.is_some_and(|(live, _)| sources::is_in_use(&live, &view.unique));
-        if is_in_use && !is_forced {
+        // The node may have come back since the cache saw it.
+        let may_be_used = live.is_some_and(|(live, _)| {
+            sources::is_in_use(&live, &view.unique) && !(is_forced && sources::is_lost(&live))
+        });
+        if may_be_used {
             let problem = "volume is still in use by node, according to Node status".to_owned();
             return Err(unusable(view, node, problem));
         }

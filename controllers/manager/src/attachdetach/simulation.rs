@@ -23,6 +23,8 @@ use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// What the controller may see late.
+const LATE: [&str; 3] = ["nodes", "pods", "volumeattachments"];
 /// Volumes, which are named as their claims, and whether they may be attached to one node only.
 const VOLUMES: [(&str, bool); 3] = [("a", true), ("b", true), ("c", false)];
 
@@ -90,8 +92,9 @@ impl World {
     async fn new(seed: u64) -> Self {
         let (api, mut dice) = (FakeApi::new(), Dice::new(seed));
         let client = api.client();
-        for plural in ["nodes", "pods", "volumeattachments"] {
-            api.set_lag(plural, Duration::from_millis(dice.pick(&[0, 0, 20, 400]).min(dice.below(400))));
+        for plural in LATE {
+            // The longest is beyond the time for which the ledger waits.
+            api.set_lag(plural, Duration::from_millis(dice.pick(&[0, 0, 50, 400, 3_000, 15_000])));
         }
         for name in NODES {
             let annotation = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -284,6 +287,9 @@ impl World {
         }
         life.end().await;
         self.switch_on().await;
+        for plural in LATE {
+            self.api.set_lag(plural, Duration::ZERO);
+        }
         let life = self.begin(1 << 40);
         for _ in 0..60 {
             self.run_kubelets().await;

@@ -111,6 +111,12 @@ fn facts(node: &Node) -> Facts {
     }
 }
 
+/// Returns `true` if a node may not be able to say that a volume is no longer in use.
+pub(super) fn is_lost(node: &Node) -> bool {
+    let facts = facts(node);
+    facts.is_out_of_service || !facts.is_healthy
+}
+
 /// Returns `true` if a volume may be attached to several nodes. One that does not say is left to its driver.
 fn allows_many(volume: &PersistentVolume) -> bool {
     let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::at;
+use super::scale::{scale_of, set_scale};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -303,28 +304,6 @@ fn is_served(path: &str) -> bool {
         ["api", "v1", ..] => true,
         ["apis", group, version, ..] => KINDS.iter().any(|(of, ..)| *of == format!("{group}/{version}")),
         _ => false,
-    }
-}
-
-/// Returns the scale of a workload.
-fn scale_of(object: &Value) -> Value {
-    let selector = object["spec"]["selector"].get("matchLabels").unwrap_or(&object["spec"]["selector"]);
-    let pairs = selector.as_object().into_iter().flatten();
-    let selector: Vec<String> =
-        pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap())).collect();
-    let mut meta = json!({});
-    for field in ["name", "namespace", "uid", "resourceVersion"] {
-        meta[field] = object["metadata"][field].clone();
-    }
-    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta,
-        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
-        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")}})
-}
-
-fn set_scale(object: &mut Value, scale: &Value) {
-    object["spec"]["replicas"] = scale["spec"]["replicas"].clone();
-    for field in ["uid", "resourceVersion"] {
-        object["metadata"][field] = scale["metadata"][field].clone();
     }
 }
 
