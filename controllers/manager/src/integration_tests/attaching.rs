@@ -1,5 +1,7 @@
 //! Attachments of volumes to nodes, and volumes that are to grow.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
@@ -174,6 +176,50 @@ async fn a_node_cannot_keep_a_volume_from_others_by_what_it_says() {
     assert!(cluster.volumes_attached("hostile").is_null(), "it is not attached there");
     cluster.delete_pod("p1").await;
     assert!(cluster.attached_to().is_empty(), "only the node where it is may say that it is in use");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_is_never_seen_still_keeps_the_volume_from_other_nodes() {
+    let cluster = Cluster::start().await;
+    for name in ["n1", "n2"] {
+        cluster.create_node(name, managed()).await;
+    }
+    cluster.create_volume("c", csi()).await;
+    cluster.api.set_lag("volumeattachments", Duration::from_secs(300));
+    cluster.create_pod("p1", "n1").await;
+    // Longer than the ledger of own writes waits.
+    cluster.pass(20).await;
+    cluster.delete_pod("p1").await;
+    cluster.create_pod("p2", "n2").await;
+    cluster.pass(20).await;
+    assert_eq!(cluster.attached_to(), ["n1"]);
+    cluster.api.set_lag("volumeattachments", Duration::ZERO);
+    cluster.pass(300).await;
+    assert_eq!(cluster.attached_to(), ["n2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_come_back_unseen_keeps_a_volume_in_use() {
+    let cluster = Cluster::start().await;
+    cluster.create_node("n1", managed()).await;
+    cluster.create_volume("c", csi()).await;
+    cluster.create_pod("p1", "n1").await;
+    cluster.answer_attachments(json!({"attached": true})).await;
+    cluster.set_node("n1", json!({"volumesInUse": [UNIQUE]})).await;
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]);
+    for taints in [taint, Value::Null] {
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+        nodes.patch("n1", &PatchParams::default(), &patch).await.unwrap();
+        cluster.pass(2).await;
+        cluster.api.set_lag("nodes", Duration::from_secs(30));
+        cluster.pass(2).await;
+    }
+    cluster.delete_pod("p1").await;
+    cluster.pass(5).await;
+    assert_eq!(cluster.attached_to(), ["n1"], "the taint is gone, which the cache does not show");
+    cluster.pass(60).await;
+    assert_eq!(cluster.attached_to(), ["n1"]);
 }
 
 /// Nodes whose kubelets attach by themselves, drivers that need no attachment, and attachments of others.
