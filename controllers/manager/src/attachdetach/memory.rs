@@ -1,5 +1,5 @@
-//! What is remembered of volumes between two decisions: since when something has been waited for, and what was told.
-//! It is lost with the process, after which the times begin anew.
+//! The memory between two decisions about a volume: since when something has been waited for, and what was told. It is
+//! lost with the process, after which the times begin anew.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

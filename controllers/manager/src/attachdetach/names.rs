@@ -2,7 +2,7 @@
 
 use ring::digest::{SHA256, digest};
 
-/// What the names of CSI volumes in the status of nodes begin with.
+/// The beginning of the names of CSI volumes in the status of nodes.
 const PLUGIN: &str = "kubernetes.io/csi";
 
 /// Returns the name of a volume in `volumesAttached` and `volumesInUse` of nodes.

@@ -23,7 +23,7 @@ use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// What the controller may see late.
+/// Kinds of objects that the controller may see late.
 const LATE: [&str; 3] = ["nodes", "pods", "volumeattachments"];
 /// Volumes, which are named as their claims, and whether they may be attached to one node only.
 const VOLUMES: [(&str, bool); 3] = [("a", true), ("b", true), ("c", false)];
