@@ -2,6 +2,7 @@
 //! what one writes triggers the next.
 
 mod aggregation;
+mod attaching;
 mod autoscaling;
 mod daemons;
 mod devices;

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod address_range;
+mod attachdetach;
 mod authority;
 mod bootstrap;
 mod certificates;
@@ -27,6 +28,7 @@ mod endpoints;
 mod endpointslice;
 mod endpointslicemirroring;
 mod ephemeral;
+mod expand;
 mod garbage;
 mod hash;
 mod history;

@@ -44,6 +44,17 @@ pub const STALE: Duration = Duration::from_millis(20);
 /// Maximum number of names that are tried for a new ControllerRevision.
 pub const REVISION_NAMES: usize = 16;
 
+/// Time for which a volume that no pod uses waits until an unhealthy node says that it is not in use; then it is
+/// detached anyway, which may lose what that node has not written.
+pub const UNMOUNT_WAIT: Duration = Duration::from_secs(6 * 60);
+/// Time after which pods are told that an external attacher has not attached their volume.
+pub const ATTACH_WAIT: Duration = Duration::from_secs(2 * 60);
+/// Least and greatest time until a volume that cannot be attached or detached is looked at again.
+pub const ATTACH_RETRY_MIN: Duration = Duration::from_millis(500);
+pub const ATTACH_RETRY_MAX: Duration = Duration::from_secs(122);
+/// Attempts to write the status of a node, which others write as well.
+pub const NODE_STATUS_ATTEMPTS: usize = 5;
+
 /// Time within which a node answers that it has removed the directory of a volume.
 pub const LOCAL_PATH_REMOVAL: Duration = Duration::from_secs(60);
 /// Number of directories that are removed at the same time: a node that does not answer holds one of them.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_meta::pods::{condition, is_finished, is_ready};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodCondition, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 
@@ -80,6 +80,24 @@ pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestam
 
 pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     available_at(pod, min_ready_seconds).is_some_and(|at| at <= now)
+}
+
+/// Returns `true` if a pod uses no volume any more: it is finished, or being deleted with no container that runs.
+pub(crate) fn is_terminated(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let statuses = status.into_iter().flat_map(|status| {
+        let kinds = [
+            &status.init_container_statuses,
+            &status.container_statuses,
+            &status.ephemeral_container_statuses,
+        ];
+        kinds.into_iter().flatten().flatten()
+    });
+    let mut states = statuses.map(|status| status.state.as_ref());
+    let is_idle = |state: Option<&ContainerState>| {
+        state.is_some_and(|state| state.terminated.is_some() || state.waiting.is_some())
+    };
+    is_finished(pod) || is_deleted(&pod.metadata) && states.all(is_idle)
 }
 
 /// Returns the node that the pod is bound to; empty if none.

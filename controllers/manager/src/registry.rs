@@ -6,8 +6,8 @@ use crate::context::{Context, Tasks};
 use crate::metrics::Metrics;
 use crate::selected::{Entry, Selected};
 use crate::{
-    bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
-    endpoints, endpointslice, endpointslicemirroring, ephemeral, garbage, job, legacy_tokens, loadbalancer,
+    attachdetach, bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
+    endpoints, endpointslice, endpointslicemirroring, ephemeral, expand, garbage, job, legacy_tokens, loadbalancer,
     localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset,
     resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount, statefulset, tokens, ttl,
     ttlafterfinished,
@@ -57,6 +57,8 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "pod-garbage-collector-controller", alias: Some("podgc"), account: "pod-garbage-collector", default: true, start: podgc::start },
     Controller { name: "persistentvolume-binder-controller", alias: Some("persistentvolume-binder"), account: "persistent-volume-binder", default: true, start: persistentvolume::start },
     Controller { name: "local-path-provisioner-controller", alias: None, account: "local-path-provisioner", default: true, start: localpath::start },
+    Controller { name: "persistentvolume-attach-detach-controller", alias: Some("attachdetach"), account: "attachdetach-controller", default: true, start: attachdetach::start },
+    Controller { name: "persistentvolume-expander-controller", alias: Some("persistentvolume-expander"), account: "expand-controller", default: true, start: expand::start },
     Controller { name: "persistentvolumeclaim-protection-controller", alias: Some("pvc-protection"), account: "pvc-protection-controller", default: true, start: protection::claims::start },
     Controller { name: "persistentvolume-protection-controller", alias: Some("pv-protection"), account: "pv-protection-controller", default: true, start: protection::volumes::start },
     Controller { name: "volumeattributesclass-protection-controller", alias: None, account: "volumeattributesclass-protection-controller", default: true, start: protection::attributes::start },

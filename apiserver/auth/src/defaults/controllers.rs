@@ -18,6 +18,16 @@ pub(super) fn writes_events(controller: &str) -> bool {
 /// (ServiceAccount, rules); the role is `system:controller:NAME`.
 pub(super) const ROLES: &[(&str, &[&str])] = &[
     (
+        "attachdetach-controller",
+        &[
+            "list,watch core persistentvolumes,persistentvolumeclaims,pods",
+            "READ core nodes",
+            "patch,update core nodes/status",
+            "READ,create,delete storage.k8s.io volumeattachments",
+            "READ storage.k8s.io csidrivers,csinodes",
+        ],
+    ),
+    (
         "certificate-controller",
         &[
             "READ,delete certificates.k8s.io certificatesigningrequests",
@@ -114,6 +124,14 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     (
         "ephemeral-volume-controller",
         &["READ core pods", "patch,update core pods/finalizers", "READ,create core persistentvolumeclaims"],
+    ),
+    (
+        "expand-controller",
+        &[
+            "READ,update,patch core persistentvolumes",
+            "READ core persistentvolumeclaims",
+            "update,patch core persistentvolumeclaims/status",
+        ],
     ),
     ("generic-garbage-collector", &["READ,patch,update,delete * *"]),
     (

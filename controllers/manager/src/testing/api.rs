@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::at;
+use super::scale::{scale_of, set_scale};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -55,7 +57,9 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("resource.k8s.io/v1", "resourceslices", "ResourceSlice", false),
     ("resource.k8s.io/v1beta2", "devicetaintrules", "DeviceTaintRule", false),
     ("resource.k8s.io/v1alpha3", "resourcepoolstatusrequests", "ResourcePoolStatusRequest", false),
+    ("storage.k8s.io/v1", "csidrivers", "CSIDriver", false),
     ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
+    ("storage.k8s.io/v1", "volumeattachments", "VolumeAttachment", false),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
@@ -72,6 +76,8 @@ struct State {
     at_nodes: Vec<(u64, String)>,
     /// True while nodes answer nothing.
     nodes_are_away: bool,
+    /// Time by which watches of a plural are late.
+    lags: BTreeMap<String, Duration>,
 }
 
 /// The answer of a server beside this one.
@@ -191,6 +197,11 @@ impl FakeApi {
         self.state.lock().unwrap().nodes_are_away = away;
     }
 
+    /// Has the watches of a plural be late.
+    pub fn set_lag(&self, plural: &str, lag: Duration) {
+        self.state.lock().unwrap().lags.insert(plural.to_owned(), lag);
+    }
+
     async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -259,6 +270,10 @@ impl FakeApi {
             let (api, plural, fields) = (api.clone(), target.plural.clone(), fields.clone());
             async move {
                 loop {
+                    let lag = api.state.lock().unwrap().lags.get(&plural).copied();
+                    if let Some(lag) = lag {
+                        tokio::time::sleep(lag).await;
+                    }
                     let (lines, length) = {
                         let state = api.state.lock().unwrap();
                         let new = state.log[from..].iter().filter(|(version, of, _, object)| {
@@ -294,28 +309,6 @@ fn is_served(path: &str) -> bool {
         ["api", "v1", ..] => true,
         ["apis", group, version, ..] => KINDS.iter().any(|(of, ..)| *of == format!("{group}/{version}")),
         _ => false,
-    }
-}
-
-/// Returns the scale of a workload.
-fn scale_of(object: &Value) -> Value {
-    let selector = object["spec"]["selector"].get("matchLabels").unwrap_or(&object["spec"]["selector"]);
-    let pairs = selector.as_object().into_iter().flatten();
-    let selector: Vec<String> =
-        pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap())).collect();
-    let mut meta = json!({});
-    for field in ["name", "namespace", "uid", "resourceVersion"] {
-        meta[field] = object["metadata"][field].clone();
-    }
-    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta,
-        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
-        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")}})
-}
-
-fn set_scale(object: &mut Value, scale: &Value) {
-    object["spec"]["replicas"] = scale["spec"]["replicas"].clone();
-    for field in ["uid", "resourceVersion"] {
-        object["metadata"][field] = scale["metadata"][field].clone();
     }
 }
 

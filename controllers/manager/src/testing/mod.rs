@@ -3,6 +3,7 @@
 pub mod api;
 pub mod dice;
 pub mod lag;
+pub mod scale;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
