@@ -93,7 +93,7 @@ impl IndexBy<PoolSlice> for ByDriver {
     }
 }
 
-/// Where the devices of a claim are.
+/// A place at which a claim has devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Driver(String),

@@ -108,7 +108,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// What the controller knows of its own work.
+/// Pods that are to leave, and counts of those that had to.
 #[derive(Default)]
 struct Memory {
     /// The pods that are to leave, by their UIDs.

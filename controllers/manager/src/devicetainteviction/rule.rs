@@ -13,7 +13,7 @@ use crate::pods::until;
 const IN_PROGRESS: &str = "EvictionInProgress";
 const NONE: &str = "None";
 
-/// What a rule affects.
+/// Numbers of devices and pods that a rule affects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Devices that drivers publish.
@@ -24,7 +24,7 @@ pub(super) struct Counts {
     pub namespaces: usize,
 }
 
-/// When to write the condition of a rule.
+/// The time at which to write the condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now,

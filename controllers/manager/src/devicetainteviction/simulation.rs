@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-/// What the API has at a time.
+/// The objects of the API at a time.
 #[derive(Default)]
 struct Truth {
     pods: BTreeMap<String, Pod>,

@@ -20,7 +20,7 @@ pub(super) const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protec
 /// Longest prefix of a generated name: five random characters and a hyphen follow within 63 characters.
 const PREFIX: usize = 57;
 
-/// What one entry of `spec.resourceClaims` needs.
+/// The step that one entry of `spec.resourceClaims` needs.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     Nothing,
@@ -99,7 +99,7 @@ fn prefix(pod: &str, entry: &str) -> String {
     format!("{}-{}", short(pod), short(entry))
 }
 
-/// What is known of a pod for which a claim is reserved, or for which it was generated.
+/// The knowledge of a pod for which a claim is reserved, or for which it was generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     /// It runs, or may run.
