@@ -76,7 +76,7 @@ pub struct Pages {
     pub configz: String,
     /// Returns the results of its checks.
     pub health: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
-    /// What the checks said to those who asked at `/healthz`.
+    /// Results of the checks that were asked for at `/healthz`.
     pub results: Results,
 }
 

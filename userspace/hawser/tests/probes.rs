@@ -152,6 +152,13 @@ async fn replica_set_reports_as_itself(admin: &Client) {
     assert_eq!(manager.as_deref(), Some("kube-controller-manager"));
 }
 
+fn check_configuration(text: &str) {
+    let shown: Value = serde_json::from_str(text).unwrap();
+    let shown = &shown["kubecontrollermanager.config.k8s.io"];
+    assert_eq!(shown["DeploymentController"]["ConcurrentDeploymentSyncs"], 3);
+    assert_eq!(shown["Generic"]["Controllers"], json!(["*", "-job"]));
+}
+
 fn check_metrics(text: &str) {
     assert!(text.contains("workqueue_work_duration_seconds_count{name=\"serviceaccount\"}"), "{text}");
     let running = |name: &str| {
@@ -220,11 +227,7 @@ async fn controllers_write_as_their_accounts_and_show_metrics_to_those_who_may_g
         .1;
     check_metrics(&text);
 
-    let (code, shown) = page_at("/configz", Some(&reader)).await;
-    let shown: Value = serde_json::from_str(&shown).unwrap();
-    let shown = &shown["kubecontrollermanager.config.k8s.io"];
-    assert_eq!((code, &shown["DeploymentController"]["ConcurrentDeploymentSyncs"]), (200, &json!(3)));
-    assert_eq!(shown["Generic"]["Controllers"], json!(["*", "-job"]));
+    check_configuration(&page_at("/configz", Some(&reader)).await.1);
     for check in ["leaderElection", "cronjob-controller"] {
         assert_eq!(page_at(&format!("/healthz/{check}"), Some(&reader)).await, (200, "ok".to_owned()));
     }
