@@ -127,7 +127,7 @@ mod tests {
         ("image", &["daemonset/simulation.rs", "deployment/tests.rs"]),
         ("image_id", &[]),
         ("image_pull_policy", &[]),
-        ("lifecycle", &[]),
+        ("lifecycle", &["document/config.rs"]),
         ("liveness_probe", &[]),
         ("readiness_probe", &[]),
         ("scheduler_name", &[]),

@@ -6,11 +6,11 @@ use crate::context::{Context, Tasks};
 use crate::metrics::Metrics;
 use crate::selected::{Entry, Selected};
 use crate::{
-    attachdetach, bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction, disruption,
-    endpoints, endpointslice, endpointslicemirroring, ephemeral, expand, garbage, job, legacy_tokens, loadbalancer,
-    localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc, protection, replicaset,
-    resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount, statefulset, tokens, ttl,
-    ttlafterfinished,
+    attachdetach, bootstrap, certificates, clusterroles, cronjob, daemonset, deployment, devicetainteviction,
+    disruption, endpoints, endpointslice, endpointslicemirroring, ephemeral, expand, garbage, job,
+    legacy_tokens, loadbalancer, localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc,
+    protection, replicaset, resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount,
+    statefulset, tokens, ttl, ttlafterfinished,
 };
 
 /// A controller of the manager.

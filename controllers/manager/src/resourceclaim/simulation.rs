@@ -24,7 +24,6 @@ use crate::pods::node_name;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
-use crate::testing::lag::late;
 
 /// One life of the controller.
 struct Life {
@@ -37,8 +36,9 @@ impl Life {
     fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
         let (client, dead) = api.mortal_client(writes, last_is_done);
         let end = CancellationToken::new();
-        let client =
-            late(client, |path| Duration::from_millis(if path.ends_with("/pods") { 90 } else { 20 }));
+        for (plural, lag) in [("pods", 90), ("resourceclaims", 20), ("resourceclaimtemplates", 20)] {
+            api.set_lag(plural, Duration::from_millis(lag));
+        }
         let informers = Informers::new(client, ambient.clone(), end.clone());
         let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
         let mut tasks = Tasks::new();

@@ -2,7 +2,6 @@
 
 pub mod api;
 pub mod dice;
-pub mod lag;
 pub mod scale;
 
 use std::sync::Arc;
