@@ -131,6 +131,17 @@ fn add_queues(page: &mut Exposition, metrics: &Metrics) {
         "[BETA] Time for which the oldest key in progress has been processed.",
         |to, labels, queue| to.value(labels, queue.longest.as_secs_f64()),
     );
+    add_measured(&mut page, &queues);
+    page.finish()
+}
+
+/// Adds what client-go does not have: the longest times, and the times without waiting.
+fn add_measured(page: &mut Exposition, queues: &[(&'static str, QueueMetrics)]) {
+    let mut add = |name: &str, kind: &str, help: &str, fill: Fill| {
+        page.family(name, kind, help, |samples| {
+            queues.iter().for_each(|(name, queue)| fill(samples, &[("name", name)], queue));
+        });
+    };
     add(
         "workqueue_longest_work_seconds",
         "gauge",

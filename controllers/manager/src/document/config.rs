@@ -185,75 +185,28 @@ impl Document {
     }
 
     /// Returns the controllers whose number of workers is a field, with its path and value.
+    #[rustfmt::skip]
     fn syncs(&self) -> [(&'static str, &'static str, i32); 19] {
         [
             ("cronjob-controller", "CronJobController.ConcurrentCronJobSyncs", self.cron_job.syncs),
             ("daemonset-controller", "DaemonSetController.ConcurrentDaemonSetSyncs", self.daemon_set.syncs),
-            (
-                "deployment-controller",
-                "DeploymentController.ConcurrentDeploymentSyncs",
-                self.deployment.syncs,
-            ),
+            ("deployment-controller", "DeploymentController.ConcurrentDeploymentSyncs", self.deployment.syncs),
             ("endpoints-controller", "EndpointController.ConcurrentEndpointSyncs", self.endpoints.syncs),
-            (
-                "endpointslice-controller",
-                "EndpointSliceController.ConcurrentServiceEndpointSyncs",
-                self.slices.syncs,
-            ),
-            (
-                "endpointslice-mirroring-controller",
-                "EndpointSliceMirroringController.MirroringConcurrentServiceEndpointSyncs",
-                self.mirroring.syncs,
-            ),
-            (
-                "device-taint-eviction-controller",
-                "DeviceTaintEvictionController.ConcurrentSyncs",
-                self.device_taints.syncs,
-            ),
-            (
-                "resourceclaim-controller",
-                "ResourceClaimController.ConcurrentSyncs",
-                self.resource_claims.syncs,
-            ),
-            (
-                "ephemeral-volume-controller",
-                "EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs",
-                self.ephemeral.syncs,
-            ),
-            (
-                "garbage-collector-controller",
-                "GarbageCollectorController.ConcurrentGCSyncs",
-                self.garbage.syncs,
-            ),
-            (
-                "horizontal-pod-autoscaler-controller",
-                "HPAController.ConcurrentHorizontalPodAutoscalerSyncs",
-                self.autoscaling.syncs,
-            ),
+            ("endpointslice-controller", "EndpointSliceController.ConcurrentServiceEndpointSyncs", self.slices.syncs),
+            ("endpointslice-mirroring-controller", "EndpointSliceMirroringController.MirroringConcurrentServiceEndpointSyncs", self.mirroring.syncs),
+            ("device-taint-eviction-controller", "DeviceTaintEvictionController.ConcurrentSyncs", self.device_taints.syncs),
+            ("resourceclaim-controller", "ResourceClaimController.ConcurrentSyncs", self.resource_claims.syncs),
+            ("ephemeral-volume-controller", "EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs", self.ephemeral.syncs),
+            ("garbage-collector-controller", "GarbageCollectorController.ConcurrentGCSyncs", self.garbage.syncs),
+            ("horizontal-pod-autoscaler-controller", "HPAController.ConcurrentHorizontalPodAutoscalerSyncs", self.autoscaling.syncs),
             ("job-controller", "JobController.ConcurrentJobSyncs", self.job.syncs),
             ("namespace-controller", "NamespaceController.ConcurrentNamespaceSyncs", self.namespace.syncs),
             ("replicaset-controller", "ReplicaSetController.ConcurrentRSSyncs", self.replica_set.syncs),
-            (
-                "replicationcontroller-controller",
-                "ReplicationController.ConcurrentRCSyncs",
-                self.replication.syncs,
-            ),
-            (
-                "resourcequota-controller",
-                "ResourceQuotaController.ConcurrentResourceQuotaSyncs",
-                self.quota.syncs,
-            ),
+            ("replicationcontroller-controller", "ReplicationController.ConcurrentRCSyncs", self.replication.syncs),
+            ("resourcequota-controller", "ResourceQuotaController.ConcurrentResourceQuotaSyncs", self.quota.syncs),
             ("serviceaccount-token-controller", "SAController.ConcurrentSATokenSyncs", self.accounts.syncs),
-            (
-                "statefulset-controller",
-                "StatefulSetController.ConcurrentStatefulSetSyncs",
-                self.stateful_set.syncs,
-            ),
-            (
-                "ttl-after-finished-controller",
-                "TTLAfterFinishedController.ConcurrentTTLSyncs",
-                self.ttl.syncs,
-            ),
+            ("statefulset-controller", "StatefulSetController.ConcurrentStatefulSetSyncs", self.stateful_set.syncs),
+            ("ttl-after-finished-controller", "TTLAfterFinishedController.ConcurrentTTLSyncs", self.ttl.syncs),
         ]
     }
 

@@ -55,7 +55,11 @@ fn rate(report: &Report, case: &str, limit: f64, ours: f64) -> Result<()> {
 
 /// Writes what the controllers used, and the longest times of one of their queues.
 fn used(report: &Report, stage: &mut Stage, case: &str, queue: &str) -> Result<()> {
-    let page = stage.page()?;
+    // The last reconciliation ends after what it has written was seen.
+    let page = stage.until("the end of the work", async |stage| {
+        let page = stage.controllers()?.page().await?;
+        Ok(page.filter(|page| page.of_queue("workqueue_unfinished_work_seconds", queue) <= 0.0))
+    })?;
     row(report, case, LONGEST, page.of_queue("workqueue_longest_work_seconds", queue))?;
     row(report, case, LONGEST_COMPUTING, page.of_queue("workqueue_longest_computing_seconds", queue))?;
     for (name, seconds) in page.busiest().iter().take(5) {
