@@ -131,8 +131,7 @@ fn add_queues(page: &mut Exposition, metrics: &Metrics) {
         "[BETA] Time for which the oldest key in progress has been processed.",
         |to, labels, queue| to.value(labels, queue.longest.as_secs_f64()),
     );
-    add_measured(&mut page, &queues);
-    page.finish()
+    add_measured(page, &queues);
 }
 
 /// Adds what client-go does not have: the longest times, and the times without waiting.
