@@ -430,7 +430,7 @@ type Reduce<K> = fn(&mut K);
 /// Identifies a cache: a kind, a namespace (empty for all) and a selection.
 type Entry = (TypeId, String, Selection);
 
-/// The caches of one process. Asking again for the same kind and selection returns the same cache.
+/// The caches of one component. Asking again for the same kind and selection returns the same cache.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,

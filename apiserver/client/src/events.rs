@@ -22,6 +22,9 @@ use crate::is_namespace_terminating;
 use crate::limits;
 use correlate::{Correlator, Step, Written};
 
+/// End of a message that was too long.
+const CUT: &str = " ...";
+
 /// Writes events of one component. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
@@ -94,8 +97,14 @@ impl Recorder {
         about: ObjectReference,
         (warning, shared): (bool, bool),
         reason: &'static str,
-        message: String,
+        mut message: String,
     ) {
+        if message.len() > limits::EVENT_MESSAGE {
+            // Objects of tenants are quoted in messages, which are kept and stored.
+            let end = message.floor_char_boundary(limits::EVENT_MESSAGE - CUT.len());
+            message.truncate(end);
+            message.push_str(CUT);
+        }
         let (client, source) = (self.client.clone(), Arc::clone(&self.source));
         let entry = Entry { client, source, about, warning, shared, reason, message };
         if self.queue.try_send(entry).is_err() {
@@ -322,6 +331,15 @@ mod tests {
         assert_eq!(events[0].1["source"], json!({"component": "manager"}));
         assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
         assert_eq!(events[1].1["reportingComponent"], "node-controller");
+    }
+
+    #[tokio::test]
+    async fn long_messages_are_cut_between_characters() {
+        let (client, asked) = server(&[]);
+        let recorder = Recorder::new(client, Ambient::system(), "manager", "", CancellationToken::new());
+        recorder.warning(about(), "Long", "é".repeat(2000));
+        let message = written(&asked, 1).await[0].1["message"].as_str().unwrap().to_owned();
+        assert_eq!(message, format!("{} ...", "é".repeat(510)));
     }
 
     #[tokio::test]

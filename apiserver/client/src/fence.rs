@@ -29,7 +29,7 @@ enum State {
 
 /// A request was not sent.
 #[derive(Debug, thiserror::Error)]
-#[error("not sent: this process does not hold the lease of the leader any more")]
+#[error("request not sent: this process no longer holds the leader election lease")]
 pub struct Fenced;
 
 impl Fence {
@@ -154,6 +154,9 @@ mod tests {
         fence.close();
         let request = Request::delete("/api/v1/pods").body(Vec::new()).unwrap();
         let error = fence.around(counting().0).request_text(request).await.unwrap_err();
-        assert!(apiserver_meta::error_chain(&error).contains("does not hold the lease"), "{error:?}");
+        assert!(
+            apiserver_meta::error_chain(&error).contains("no longer holds the leader election lease"),
+            "{error:?}"
+        );
     }
 }

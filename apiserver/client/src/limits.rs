@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Events that wait to be written; more are dropped.
 pub const EVENT_QUEUE: usize = 1024;
+/// Maximum length of a message in bytes, as in `events.k8s.io`; a longer one is cut.
+pub const EVENT_MESSAGE: usize = 1024;
 /// Distinct events, kinds of events, and objects of events that are remembered; those that were reported the longest
 /// time ago are forgotten.
 pub const EVENTS_REMEMBERED: usize = 4096;

@@ -8,6 +8,7 @@ pub mod duration;
 mod error_chain;
 pub mod finalizers;
 pub mod fnv;
+pub mod host_ports;
 pub mod identity;
 pub mod label_selector;
 pub mod networks;

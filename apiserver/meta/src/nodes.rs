@@ -17,6 +17,13 @@ pub fn is_status_ready(status: &NodeStatus) -> bool {
     of_status(status, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
+/// Returns `true` if an administrator has declared the node to be shut down for good, by the taint
+/// `node.kubernetes.io/out-of-service` (KEP-2268).
+pub fn is_out_of_service(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == "node.kubernetes.io/out-of-service")
+}
+
 fn of_status<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a NodeCondition> {
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
 }

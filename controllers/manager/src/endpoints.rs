@@ -2,7 +2,7 @@
 //! charts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::{Cache, ObjectKey};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
@@ -20,6 +20,7 @@ use crate::meta::{is_deleted, name};
 use crate::patch;
 use crate::pods::endpoint_addresses;
 use crate::ports::{ResolvedPort, resolve};
+use crate::trigger::{Seen, set_trigger_time};
 use apiserver_meta::pods::{is_finished, is_ready};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -41,6 +42,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         services: services.clone(),
         pods: context.pods.clone(),
         endpoints: endpoints.clone(),
+        changes: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move {
         services.synced().await;
@@ -54,6 +56,8 @@ struct Controller {
     services: Cache<Service>,
     pods: Pods,
     endpoints: Cache<Endpoints>,
+    /// The changes of each Service's pods that are in its Endpoints.
+    changes: Mutex<BTreeMap<ObjectKey, Seen>>,
 }
 
 impl Reconcile for Controller {
@@ -64,6 +68,7 @@ impl Reconcile for Controller {
         let existing = self.endpoints.get(key);
         let service = self.services.get(key).filter(|service| !is_deleted(&service.metadata));
         let Some(service) = service else {
+            self.lock().remove(key);
             if existing.is_some_and(|existing| is_ours(&existing)) {
                 let deleted = api.delete(&key.name, &DeleteParams::default()).await;
                 let deleted = deleted.attempt(|| format!("delete endpoints {key}"));
@@ -75,16 +80,20 @@ impl Reconcile for Controller {
         };
         let Some(selector) = selector(&service) else { return Ok(Outcome::Done) };
         let pods = self.pods.selected(&key.namespace, selector);
+        let trigger = self.lock().entry(key.clone()).or_default().oldest_change(&service, &pods);
+        let trigger = trigger.map(|time| time.to_string());
         match existing {
             Some(existing) => {
-                let new = wanted(&service, &pods, Some(&existing));
+                let mut new = wanted(&service, &pods, Some(&existing));
                 if new == *existing {
                     return Ok(Outcome::Done);
                 }
+                set_trigger_time(&mut new.metadata, &trigger);
                 patch::update(&api, existing.as_ref(), &new).await?;
             }
             None => {
-                let new = wanted(&service, &pods, None);
+                let mut new = wanted(&service, &pods, None);
+                set_trigger_time(&mut new.metadata, &trigger);
                 let created = api.create(&PostParams::default(), &new).await;
                 match created.attempt(|| format!("create endpoints {key}")) {
                     Err(error) if !error.is_namespace_terminating() => return Err(error),
@@ -93,6 +102,12 @@ impl Reconcile for Controller {
             }
         }
         Ok(Outcome::Done)
+    }
+}
+
+impl Controller {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Seen>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

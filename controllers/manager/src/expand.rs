@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::context::{Context, Tasks};
-use crate::meta::{annotation, name, namespace, uid};
+use crate::meta::{annotation, is_segment, name, namespace, uid};
 
 /// Annotation of a claim that names who expands its volume.
 const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
@@ -57,6 +57,10 @@ impl Reconcile for Expander {
         let volume = volumes::volume_name(&claim);
         if volume.is_empty() {
             return Err(unusable(key, "the claim is bound, but names no volume".to_owned()));
+        }
+        // A tenant may write the status of a claim, and so have any name looked up.
+        if !is_segment(volume) {
+            return Err(unusable(key, format!("no volume can be named {volume:?}")));
         }
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let found = api.get(volume).await.attempt(|| format!("get PV {volume:?} of claim {key}"))?;

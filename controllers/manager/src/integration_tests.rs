@@ -4,6 +4,7 @@
 mod aggregation;
 mod attaching;
 mod autoscaling;
+mod collection;
 mod daemons;
 mod devices;
 mod disruption;
@@ -247,7 +248,12 @@ async fn a_deployment_becomes_pods_and_a_service_finds_them() {
     cluster.pass(2).await;
     let slices = cluster.api.all("endpointslices");
     assert_eq!((slices.len(), endpoints(&slices[0])), (1, 3));
-    assert_eq!(cluster.api.all("endpoints")[0]["subsets"][0]["addresses"].as_array().unwrap().len(), 3);
+    let legacy = &cluster.api.all("endpoints")[0];
+    assert_eq!(legacy["subsets"][0]["addresses"].as_array().unwrap().len(), 3);
+    let triggers = [legacy, &slices[0]].map(|object| {
+        object["metadata"]["annotations"]["endpoints.kubernetes.io/last-change-trigger-time"].clone()
+    });
+    assert!(triggers[0].is_string() && triggers[0] == triggers[1], "{triggers:?}");
     let deployment = &cluster.api.all("deployments")[0];
     assert_eq!(deployment["status"]["availableReplicas"], 3);
     assert_eq!(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
@@ -355,6 +361,7 @@ async fn a_node_gets_a_network_stops_reporting_and_recovers() {
         cluster.event_sources(),
         [
             ("NodeNotReady", "node-controller"),
+            ("RegisteredNode", "node-controller"),
             ("ScalingReplicaSet", "deployment-controller"),
             ("SuccessfulCreate", "replicaset-controller"),
             ("TaintManagerEviction", "taint-eviction-controller"),

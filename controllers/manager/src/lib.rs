@@ -72,6 +72,7 @@ mod statefulset;
 mod testing;
 mod token_issuer;
 mod tokens;
+mod trigger;
 mod ttl;
 mod ttlafterfinished;
 

@@ -57,6 +57,8 @@ pub const NODE_STATUS_ATTEMPTS: usize = 5;
 
 /// Time within which a node answers that it has removed the directory of a volume.
 pub const LOCAL_PATH_REMOVAL: Duration = Duration::from_secs(60);
+/// Maximum length in bytes of what a node says about a directory that it has not removed; the rest is not read.
+pub const LOCAL_PATH_ANSWER: usize = 4096;
 /// Number of directories that are removed at the same time: a node that does not answer holds one of them.
 pub const LOCAL_PATH_REMOVALS: usize = 8;
 
@@ -130,6 +132,8 @@ pub const CERTIFICATE_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 6
 /// remove their routes to it within a second; a node that cannot hears of both changes together later.
 pub const NETWORK_REST: Duration = Duration::from_secs(60);
 
+/// Number of budgets that are evaluated at the same time.
+pub const DISRUPTION_WORKERS: usize = 2;
 /// Time within which a pod must be seen as being deleted after the API server has allowed its eviction; then it counts
 /// as healthy again. The clocks of API servers and controllers must agree better than this.
 pub const DISRUPTION_TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,10 +1,12 @@
-//! The pod garbage collector: deletes finished pods beyond a limit, and pods of nodes that no longer exist.
+//! The pod garbage collector: deletes finished pods beyond a limit, pods of nodes that no longer exist, and pods that are being
+//! deleted on nodes that are out of service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::nodes::{is_out_of_service, is_ready};
 use controllers_runtime::{Attempt, Result};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::DeleteParams;
@@ -59,6 +61,8 @@ enum Reason {
     Surplus,
     /// Deleted before it was bound to a node.
     Unbound,
+    /// Being deleted on a node that is out of service, whose kubelet will not finish the deletion.
+    OutOfService,
     /// Its node no longer exists.
     Orphaned,
 }
@@ -69,6 +73,7 @@ impl Reason {
         match self {
             Self::Surplus => "terminated",
             Self::Unbound => "unscheduled",
+            Self::OutOfService => "out-of-service",
             Self::Orphaned => "orphaned",
         }
     }
@@ -77,8 +82,11 @@ impl Reason {
 impl Collector {
     async fn round(&mut self) {
         let pods = self.pods.list();
-        let gone = self.gone_nodes(&pods).await;
-        for (pod, reason) in plan(&pods, self.threshold, &gone) {
+        let nodes = LostNodes {
+            gone: self.gone_nodes(&pods).await,
+            out_of_service: self.out_of_service(&pods).await,
+        };
+        for (pod, reason) in plan(&pods, self.threshold, &nodes) {
             let deleted = self.delete(&pod, reason).await;
             let labels = [namespace(&pod.metadata), reason.label()];
             self.metrics.count(if deleted.is_ok() { &POD_GC_DELETIONS } else { &POD_GC_ERRORS }, &labels);
@@ -110,15 +118,36 @@ impl Collector {
         gone
     }
 
+    /// Returns the nodes with pods that are being deleted which are not ready and have the taint of nodes that are out
+    /// of service, in the cache and at the server: a taint that was taken away does not end the pods of a working node.
+    async fn out_of_service(&self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
+        let lost = |node: &Node| is_out_of_service(node) && !is_ready(node);
+        let deleted = pods.iter().filter(|pod| is_deleted(&pod.metadata));
+        let nodes: BTreeSet<&str> = deleted.map(|pod| node_name(pod)).collect();
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut found = BTreeSet::new();
+        for node in nodes {
+            let cached = self.nodes.get(&ObjectKey::new("", node));
+            if cached.is_some_and(|node| lost(&node))
+                && matches!(api.get_opt(node).await, Ok(Some(live)) if lost(&live))
+            {
+                found.insert(node.to_owned());
+            }
+        }
+        found
+    }
+
     async fn delete(&self, pod: &Pod, reason: Reason) -> Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
-        if reason == Reason::Orphaned && !is_finished(pod) {
+        if !is_finished(pod) {
             // No kubelet will ever report how the pod ended.
             let mut new = pod.clone();
             new.status.get_or_insert_default().phase = Some("Failed".to_owned());
-            let message = "PodGC: node no longer exists";
-            put_disruption(&mut new, "DeletionByPodGC", message, self.ambient.now());
+            if reason == Reason::Orphaned {
+                let message = "PodGC: node no longer exists";
+                put_disruption(&mut new, "DeletionByPodGC", message, self.ambient.now());
+            }
             patch::update_status(&api, pod, &new).await?;
         }
         let options = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
@@ -130,23 +159,41 @@ impl Collector {
     }
 }
 
-fn plan(pods: &[Arc<Pod>], threshold: usize, gone: &BTreeSet<String>) -> Vec<(Arc<Pod>, Reason)> {
+/// Nodes whose kubelets report nothing any more.
+#[derive(Default)]
+struct LostNodes {
+    gone: BTreeSet<String>,
+    out_of_service: BTreeSet<String>,
+}
+
+fn plan(pods: &[Arc<Pod>], threshold: usize, nodes: &LostNodes) -> Vec<(Arc<Pod>, Reason)> {
     let mut doomed: Vec<(Arc<Pod>, Reason)> = Vec::new();
     let mut finished = Vec::new();
     for pod in pods {
         let node = node_name(pod);
-        if gone.contains(node) {
+        if nodes.gone.contains(node) {
             doomed.push((Arc::clone(pod), Reason::Orphaned));
         } else if node.is_empty() && is_deleted(&pod.metadata) {
             doomed.push((Arc::clone(pod), Reason::Unbound));
+        } else if is_deleted(&pod.metadata) && nodes.out_of_service.contains(node) {
+            doomed.push((Arc::clone(pod), Reason::OutOfService));
         } else if is_finished(pod) && !is_deleted(&pod.metadata) {
             finished.push(pod);
         }
     }
-    finished.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    // Evicted pods first, which nobody waits for.
+    finished.sort_by_key(|pod| {
+        let meta = &pod.metadata;
+        (!is_evicted(pod), meta.creation_timestamp.clone(), meta.name.clone())
+    });
     let surplus = if threshold == 0 { 0 } else { finished.len().saturating_sub(threshold) };
     doomed.extend(finished.into_iter().take(surplus).map(|pod| (Arc::clone(pod), Reason::Surplus)));
     doomed
+}
+
+fn is_evicted(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|it| it.phase.as_deref() == Some("Failed") && it.reason.as_deref() == Some("Evicted"))
 }
 
 #[cfg(test)]
@@ -162,11 +209,23 @@ mod tests {
             pod.metadata.creation_timestamp = time(created);
             pod
         };
+        let mut evicted = finished("evicted", 5);
+        let status = evicted.status.as_mut().unwrap();
+        (status.phase, status.reason) = (Some("Failed".to_owned()), Some("Evicted".to_owned()));
+        let deleted = |name: &str, node: &str| {
+            let mut pod = running(name, node, "10.0.0.4");
+            pod.metadata.deletion_timestamp = time(1);
+            pod
+        };
         let mut unbound = pod("unbound");
         unbound.metadata.deletion_timestamp = time(1);
         let pods: Vec<_> = [
             finished("young", 9),
             finished("old", 1),
+            evicted,
+            deleted("stuck", "broken"),
+            deleted("stopping", "n"),
+            running("unaware", "broken", "10.0.0.5"),
             running("orphan", "lost", "10.0.0.2"),
             running("good", "n", "10.0.0.3"),
             unbound,
@@ -174,14 +233,23 @@ mod tests {
         .into_iter()
         .map(Arc::new)
         .collect();
-        let gone = BTreeSet::from(["lost".to_owned()]);
-        let named: Vec<_> = plan(&pods, 1, &gone)
+        let nodes = LostNodes {
+            gone: BTreeSet::from(["lost".to_owned()]),
+            out_of_service: BTreeSet::from(["broken".to_owned()]),
+        };
+        let named: Vec<_> = plan(&pods, 1, &nodes)
             .into_iter()
             .map(|(pod, reason)| (pod.metadata.name.clone().unwrap(), reason))
             .collect();
-        let expected = [("orphan", Reason::Orphaned), ("unbound", Reason::Unbound), ("old", Reason::Surplus)];
+        let expected = [
+            ("stuck", Reason::OutOfService),
+            ("orphan", Reason::Orphaned),
+            ("unbound", Reason::Unbound),
+            ("evicted", Reason::Surplus),
+            ("old", Reason::Surplus),
+        ];
         assert_eq!(named, expected.map(|(name, reason)| (name.to_owned(), reason)));
         // 0 disables the threshold.
-        assert!(plan(&pods, 0, &BTreeSet::new()).iter().all(|(_, reason)| *reason != Reason::Surplus));
+        assert!(plan(&pods, 0, &LostNodes::default()).iter().all(|(_, reason)| *reason != Reason::Surplus));
     }
 }

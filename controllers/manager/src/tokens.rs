@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::meta::{annotation, is_deleted, name, namespace, only_this, uid};
+use crate::meta::{annotation, is_deleted, is_segment, name, namespace, only_this, uid};
 use crate::token_issuer::{TokenIssuer, TokenRequest};
 
 const TYPE: &str = "kubernetes.io/service-account-token";
@@ -104,7 +104,8 @@ impl Key {
 
     /// Returns `true` if the account is the one that the Secret names. Before the first token it names no UID.
     fn names(&self, account: &ServiceAccount) -> bool {
-        self.account_uid.is_empty() || self.account_uid == uid(&account.metadata)
+        let is_same = self.account_uid.is_empty() || self.account_uid == uid(&account.metadata);
+        is_same && name(&account.metadata) == self.account
     }
 }
 
@@ -161,6 +162,10 @@ impl Tokens {
     }
 
     async fn live_account(&self, key: &Key) -> Result<Option<ServiceAccount>> {
+        // Whoever writes the Secret chooses the name, which would otherwise be read as another path.
+        if !is_segment(&key.account) {
+            return Ok(None);
+        }
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &key.secret.namespace);
         let live = api.get_opt(&key.account).await;
         live.attempt(|| format!("get service account {} of secret {}", key.account, key.secret))

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Time after which a worker that has panicked is replaced.
+pub const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// Initial back-off after a failed attempt at an item.
 pub const MIN_BACKOFF: Duration = Duration::from_millis(5);
 /// Maximum back-off after failed attempts at an item (16 min 40 s, as in Kubernetes).

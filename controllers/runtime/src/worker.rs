@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::error::{Error, Result};
-use crate::limits::QUIET_PAUSE;
+use crate::limits::{PANIC_PAUSE, QUIET_PAUSE};
 use crate::queue::WorkQueue;
 
 /// Result of a successful reconciliation.
@@ -35,7 +35,7 @@ pub trait Reconcile: Send + Sync + 'static {
 }
 
 /// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last has ended.
-/// A reconciliation in progress is dropped at its next await point.
+/// A reconciliation in progress is dropped at its next await point. A worker that panics is replaced after a pause.
 pub async fn run_workers<R: Reconcile>(
     queue: WorkQueue<R::Key>,
     workers: usize,
@@ -43,16 +43,31 @@ pub async fn run_workers<R: Reconcile>(
     shutdown: CancellationToken,
 ) {
     let mut running = JoinSet::new();
-    for _ in 0..workers.max(1) {
+    let worker = |pause: Duration| {
         let (queue, reconciler, shutdown) = (queue.clone(), Arc::clone(&reconciler), shutdown.clone());
-        running.spawn(async move {
+        async move {
+            let working = async {
+                tokio::time::sleep(pause).await;
+                work(&queue, reconciler.as_ref()).await;
+            };
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = work(&queue, reconciler.as_ref()) => {}
+                () = working => {}
             }
-        });
+        }
+    };
+    for _ in 0..workers.max(1) {
+        running.spawn(worker(Duration::ZERO));
     }
-    shutdown.cancelled().await;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(ended) = running.join_next() => if let Err(error) = ended {
+                warn!(queue = queue.name(), %error, "worker failed, another one takes its place");
+                running.spawn(worker(PANIC_PAUSE));
+            },
+        }
+    }
     queue.shut_down();
     while let Some(ended) = running.join_next().await {
         if let Err(error) = ended {
@@ -134,6 +149,34 @@ pub async fn resync<T: Resource + Send + Sync + 'static>(
 mod tests {
     use super::*;
     use std::sync::Mutex;
+
+    /// Panics over the key `bad`, and counts the others.
+    struct Fragile(Mutex<usize>);
+
+    impl Reconcile for Fragile {
+        type Key = String;
+
+        async fn reconcile(&self, key: &String) -> Result<Outcome> {
+            assert_ne!(key, "bad");
+            *self.0.lock().unwrap() += 1;
+            Ok(Outcome::Done)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn worker_that_panics_is_replaced() {
+        let (queue, shutdown) = (WorkQueue::new("test"), CancellationToken::new());
+        let fragile = Arc::new(Fragile(Mutex::new(0)));
+        let running = tokio::spawn(run_workers(queue.clone(), 1, Arc::clone(&fragile), shutdown.clone()));
+        for expected in 1..4 {
+            queue.add("bad".to_owned());
+            queue.add("good".to_owned());
+            tokio::time::sleep(2 * PANIC_PAUSE).await;
+            assert_eq!(*fragile.0.lock().unwrap(), expected);
+        }
+        shutdown.cancel();
+        running.await.unwrap();
+    }
 
     /// Fails a given number of times, then succeeds; records the times of its calls in milliseconds.
     struct Flaky {

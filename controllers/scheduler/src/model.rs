@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
+use apiserver_meta::host_ports::{HostPort, host_ports};
 use apiserver_meta::resources::pod_requests;
 use apiserver_meta::{pods, quantity, volumes};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration,
-    TopologySpreadConstraint,
+    Affinity, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -72,24 +72,6 @@ impl Resources {
     }
 }
 
-/// A host port of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostPort {
-    /// Address of the node; `0.0.0.0` for all addresses.
-    pub address: String,
-    pub protocol: String,
-    pub port: i32,
-}
-
-impl HostPort {
-    /// Returns `true` if both cannot be used on one node.
-    pub fn conflicts(&self, other: &Self) -> bool {
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.address == other.address || self.address == "0.0.0.0" || other.address == "0.0.0.0")
-    }
-}
-
 /// The relevant fields of a pod.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
@@ -135,7 +117,7 @@ impl PodInfo {
             priority: spec.priority.unwrap_or_default(),
             requests,
             scored,
-            host_ports: spec.containers.iter().flat_map(host_ports).collect(),
+            host_ports: host_ports(&spec).collect(),
             node_selector: spec.node_selector.unwrap_or_default(),
             required_affinity,
             preferred_affinity,
@@ -173,16 +155,6 @@ fn controller(pod: &Pod) -> String {
         .map(|owner| owner.uid.clone())
         .next()
         .unwrap_or_default()
-}
-
-fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> + '_ {
-    container.ports.iter().flatten().filter_map(|port| {
-        let number = port.host_port.filter(|&number| number > 0)?;
-        let address =
-            port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".to_owned());
-        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
-        Some(HostPort { address, protocol, port: number })
-    })
 }
 
 /// A node with the pods that run or will run on it.

@@ -2,8 +2,9 @@
 //! used on this node; a tenant chooses the name of a volume in its claims, but not whom the volume is bound to.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use apiserver_meta::volumes;
+use apiserver_meta::volumes::{self, LOCAL_PATH, LOCAL_PATH_NODE, PROVISIONED_BY};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, Client};
 
@@ -38,6 +39,8 @@ pub enum ClaimError {
     Block { volume: String },
     #[error("MountVolume.NodeAffinity check failed for volume \"{volume}\" : no matching NodeSelectorTerms")]
     Elsewhere { volume: String },
+    #[error("volume {volume} was made for {node:?}, or is not in this node's directory of volumes")]
+    NotOurs { volume: String, node: String },
     #[error("error processing PVC {claim}: timed out waiting for the API server")]
     Timeout { claim: String },
 }
@@ -47,6 +50,8 @@ pub enum ClaimError {
 pub(crate) struct Place<'a> {
     pub node: &'a str,
     pub labels: &'a BTreeMap<String, String>,
+    /// The directory in which the node makes volumes.
+    pub local_volumes: Option<&'a Path>,
     /// True for a pod that runs already: that its claim is being deleted does not end it.
     pub is_running: bool,
 }
@@ -133,7 +138,24 @@ fn check(
     if !volumes::fits_node(volume, place.node, place.labels) {
         return Err(ClaimError::Elsewhere { volume: name });
     }
-    Ok(())
+    check_provisioned(volume, place)
+}
+
+/// Checks that a directory that was provisioned is one of this node. Its path and the label that leads here are those
+/// that a node has told of itself; another one could have named a path here that a tenant can write to.
+fn check_provisioned(volume: &PersistentVolume, place: Place<'_>) -> Result<(), ClaimError> {
+    let annotation = |key: &str| volume.metadata.annotations.as_ref()?.get(key).map(String::as_str);
+    if annotation(PROVISIONED_BY) != Some(LOCAL_PATH) {
+        return Ok(());
+    }
+    let node = annotation(LOCAL_PATH_NODE).unwrap_or_default();
+    let path = volume.spec.as_ref().and_then(|spec| spec.local.as_ref()).map(|local| Path::new(&local.path));
+    let is_inside = place.local_volumes.is_some() && path.and_then(Path::parent) == place.local_volumes;
+    if node == place.node && is_inside {
+        return Ok(());
+    }
+    let volume = volume.metadata.name.clone().unwrap_or_default();
+    Err(ClaimError::NotOurs { volume, node: node.to_owned() })
 }
 
 #[cfg(test)]
@@ -158,8 +180,40 @@ mod tests {
 
     fn checked(spec: Value) -> Result<(), String> {
         let labels = BTreeMap::from([("kubernetes.io/hostname".to_owned(), "n1".to_owned())]);
-        let place = Place { node: "n1", labels: &labels, is_running: false };
+        let place = Place { node: "n1", labels: &labels, local_volumes: None, is_running: false };
         check(&claim(json!({})), &volume(spec), place).map_err(|error| error.to_string())
+    }
+
+    /// A node may write its labels and annotations, from which the provisioner takes where a volume is.
+    #[test]
+    fn provisioned_directory_is_used_only_if_this_node_made_it() {
+        let labels = BTreeMap::from([("kubernetes.io/hostname".to_owned(), "n1".to_owned())]);
+        let place = Place {
+            node: "n1",
+            labels: &labels,
+            local_volumes: Some(Path::new("/volumes")),
+            is_running: false,
+        };
+        let checked = |by: &str, node: &str, path: &str| {
+            let annotations = json!({PROVISIONED_BY: by, LOCAL_PATH_NODE: node});
+            let reference = json!({"namespace": "shop", "name": "c", "uid": "u"});
+            let volume = json!({"metadata": {"name": "v", "annotations": annotations},
+                "spec": {"claimRef": reference, "local": {"path": path}}});
+            check(&claim(json!({})), &from_value(volume).unwrap(), place).is_ok()
+        };
+        assert!(checked(LOCAL_PATH, "n1", "/volumes/pvc-1"));
+        for (node, path) in [
+            ("n2", "/volumes/pvc-1"),
+            ("n1", "/pods/x/pvc-1"),
+            ("n1", "/volumes/a/pvc-1"),
+            ("n1", "/volumes"),
+        ] {
+            assert!(!checked(LOCAL_PATH, node, path), "{node} {path}");
+        }
+        assert!(
+            checked("example.com/other", "n2", "/elsewhere"),
+            "what an administrator made is used as it is"
+        );
     }
 
     /// A tenant may write claims and their status as it likes, but no volumes.

@@ -102,6 +102,7 @@ fn apply_pod(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<Tracke
         let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
         let labels = agent.node_labels();
         let node = NodeView {
+            name: &agent.config.node_name,
             allocatable: &agent.allocatable,
             labels: labels.as_ref(),
             sysctls: &agent.sysctls,

@@ -251,6 +251,7 @@ fn lock(path: &Path) -> Result<File> {
     };
     let mut lock = open()?;
     let until = Instant::now() + limits::DATA_DIR_WAIT;
+    let moment = Instant::now() + limits::FORK_WAIT;
     loop {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Its last holder may have removed the file, and the lock of that one is nobody's.
@@ -264,7 +265,9 @@ fn lock(path: &Path) -> Result<File> {
         // The message is true without the process id, too.
         let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut pid));
         let pid = pid.trim();
-        if !is_dying(pid) || Instant::now() > until {
+        // A child that this process has just forked holds its locks until it runs its program.
+        let may_end = is_dying(pid) || is_self(pid) && Instant::now() < moment;
+        if !may_end || Instant::now() > until {
             bail!("the data directory {} is in use by process {pid}: stop that first", path.display());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -290,6 +293,10 @@ pub fn is_same(open: &File, path: &Path) -> bool {
 fn is_dying(pid: &str) -> bool {
     pid.parse::<u32>()
         .is_ok_and(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty()))
+}
+
+fn is_self(pid: &str) -> bool {
+    pid.parse() == Ok(std::process::id())
 }
 
 fn check_version(path: &Path) -> Result<()> {

@@ -14,10 +14,10 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::limits::{OPEN_REVIEWS, REFUSAL_LIFE, REFUSALS, REVIEW_LIFE, REVIEWS};
+use crate::limits::{OPEN_REVIEWS, REFUSAL_LIFE, REFUSALS, REVIEW_LIFE, REVIEW_TIMEOUT, REVIEWS};
 
 /// A token and a path, as a digest: a token is remembered no longer than the request that carries it.
 type Key = [u8; 32];
@@ -79,9 +79,10 @@ impl Delegated {
             return known;
         }
         let Ok(_open) = self.open.try_acquire() else { return StatusCode::TOO_MANY_REQUESTS };
-        let code = match self.review(token, path).await {
-            Ok(code) => code,
-            Err(error) => {
+        let code = match timeout(REVIEW_TIMEOUT, self.review(token, path)).await {
+            Ok(Ok(code)) => code,
+            Err(_) => return StatusCode::SERVICE_UNAVAILABLE,
+            Ok(Err(error)) => {
                 warn!(%error, path, "cannot ask the API server about a reader");
                 return StatusCode::SERVICE_UNAVAILABLE;
             }

@@ -52,6 +52,8 @@ pub const LOCK_WAIT: Duration = Duration::from_secs(30);
 pub const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// Time to wait for the lock of a data directory, which a process holds that was killed until the kernel has ended it.
 pub const DATA_DIR_WAIT: Duration = Duration::from_secs(30);
+/// Time for which a lock may be held by a child of this process that does not run its program yet.
+pub const FORK_WAIT: Duration = Duration::from_secs(1);
 /// Time that a lease of controllers or scheduler counts without being renewed, where several control nodes elect one.
 pub const LEASE: Duration = Duration::from_secs(10);
 /// Time after which a holder that cannot renew its lease stops: less than the lease, for clocks that differ.
@@ -127,6 +129,8 @@ pub const ROWS_SORTED: usize = 10_000;
 /// Kubernetes.
 pub const REVIEWS: usize = 64;
 pub const REVIEW_LIFE: Duration = Duration::from_secs(10);
+/// Time for the API server to answer about a reader.
+pub const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Refusals that are remembered, 40 bytes each, and for how long: a token or a role may be made a moment later.
 pub const REFUSALS: usize = 1024;
 pub const REFUSAL_LIFE: Duration = Duration::from_secs(5);

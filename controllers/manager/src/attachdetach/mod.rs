@@ -121,7 +121,11 @@ impl Attachments {
                     self.tell(place, false, "SuccessfulAttachVolume", &plan::success(&place.volume));
                 }
             }
-            Step::Withdraw => drop(self.report(node, &view.unique, false).await?),
+            Step::Withdraw if self.sources.is_reported(&view.unique, node) => {
+                drop(self.report(node, &view.unique, false).await?);
+            }
+            // The same write has taken away several, or the node itself.
+            Step::Withdraw => {}
             Step::AwaitAttach(left) => return Ok(Some(left)),
             Step::AwaitUnmount(left) => return Ok(left),
             Step::Fail(problem) => {
@@ -251,7 +255,12 @@ impl Attachments {
             if is_attached {
                 attached.push(AttachedVolume { name: unique.to_owned(), device_path: String::new() });
             } else {
-                attached.retain(|volume| volume.name != unique);
+                // A node may say anything of itself; whatever is untrue goes with one write.
+                attached.retain(|volume| {
+                    let is_ours = names::split(&volume.name).is_some();
+                    let is_true = || self.sources.attachment(&volume.name, node).is_some();
+                    volume.name != unique && (!is_ours || is_true())
+                });
             }
             status.volumes_attached = (!attached.is_empty()).then_some(attached);
             attempts += 1;

@@ -18,8 +18,6 @@ use crate::pods::{claim_of, is_terminated, node_name};
 
 /// Annotation of nodes whose volumes the control plane attaches.
 const CONTROLLER_MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Taint of nodes that an administrator knows to be off.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Index of PersistentVolumes by their names in the status of nodes.
 struct ByUnique;
@@ -103,11 +101,10 @@ pub(super) fn is_in_use(node: &Node, unique: &str) -> bool {
 }
 
 fn facts(node: &Node) -> Facts {
-    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     Facts {
         is_managed: annotation(&node.metadata, CONTROLLER_MANAGED).is_some(),
         is_healthy: nodes::is_ready(node),
-        is_out_of_service: taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE),
+        is_out_of_service: nodes::is_out_of_service(node),
     }
 }
 
@@ -244,6 +241,12 @@ impl Sources {
     pub fn attachment(&self, unique: &str, node: &str) -> Option<Arc<VolumeAttachment>> {
         let name = attachment_name(unique, node)?;
         self.attachments.get(&ObjectKey::new("", &name))
+    }
+
+    /// Returns `true` if the cache shows that a node says that a volume is attached.
+    pub fn is_reported(&self, unique: &str, node: &str) -> bool {
+        let node = self.nodes.get(&ObjectKey::new("", node));
+        node.is_some_and(|node| reported(&node).any(|one| one == unique))
     }
 
     /// Returns the pods on nodes that use a volume and have not ended.

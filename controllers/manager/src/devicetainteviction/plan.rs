@@ -72,14 +72,14 @@ impl View<'_> {
             let is_own = !matches!(reference, Reference::Generated(_)) || is_for_pod(&claim, pod);
             (is_own && is_reserved_for(&claim, pod)).then_some(claim)
         });
-        claims.filter_map(|claim| self.claim_eviction(&claim)).reduce(Eviction::and)
+        claims.filter_map(|claim| self.claim_eviction(&claim, node_name(pod))).reduce(Eviction::and)
     }
 
-    /// Returns when the users of a claim have to leave.
-    fn claim_eviction(&self, claim: &ResourceClaim) -> Option<Eviction> {
+    /// Returns when the users of a claim on a node have to leave.
+    fn claim_eviction(&self, claim: &ResourceClaim, node: &str) -> Option<Eviction> {
         let (mut earliest, mut rules) = (None::<Timestamp>, BTreeSet::new());
         for device in allocated(claim) {
-            for (taint, rule) in self.taints(device) {
+            for (taint, rule) in self.taints(device, node) {
                 let Some(tolerated) = tolerated(device.tolerations.as_deref().unwrap_or_default(), &taint)
                 else {
                     continue;
@@ -94,9 +94,15 @@ impl View<'_> {
         earliest.map(|at| Eviction { at, rules })
     }
 
-    /// Returns the taints of a device that evict pods, with the rules that they are from.
-    fn taints(&self, device: &DeviceRequestAllocationResult) -> Vec<(DeviceTaint, Option<RuleId>)> {
-        let pool = (self.pool)(&PoolId { driver: device.driver.clone(), pool: device.pool.clone() });
+    /// Returns the taints of a device that evict pods from a node, with the rules that they are from. Slices of other
+    /// nodes do not count: their drivers may name any pool, also in a newer generation.
+    fn taints(
+        &self,
+        device: &DeviceRequestAllocationResult,
+        node: &str,
+    ) -> Vec<(DeviceTaint, Option<RuleId>)> {
+        let mut pool = (self.pool)(&PoolId { driver: device.driver.clone(), pool: device.pool.clone() });
+        pool.retain(|slice| slice.node.as_deref().is_none_or(|own| own.is_empty() || own == node));
         let mut devices = current(&pool).flat_map(|slice| &slice.devices);
         let published = devices.find(|one| one.name == device.device);
         let own = published.into_iter().flat_map(|one| &one.taints).filter(|taint| is_evicting(taint));

@@ -80,6 +80,20 @@ fn second(eviction: Option<Eviction>) -> Option<i64> {
     eviction.map(|eviction| eviction.at.as_second() - at(0).as_second())
 }
 
+/// A node may publish slices of itself, whatever pool they name.
+#[test]
+fn slices_of_another_node_evict_nobody_and_hide_nothing() {
+    let evicts = [taint("x", "NoExecute", Some(7))];
+    let mut foreign = slice("b", i64::MAX, &[("x", &evicts)]);
+    foreign.spec.node_name = Some("hostile".to_owned());
+    let eviction = |own: ResourceSlice| {
+        let slices = vec![own, foreign.clone()];
+        second(World { claims: vec![claim("c", "x", &[])], slices, rules: vec![] }.eviction(&user()))
+    };
+    assert_eq!(eviction(slice("a", 1, &[("x", &[])])), None);
+    assert_eq!(eviction(slice("a", 1, &[("x", &[taint("x", "NoExecute", Some(9))])])), Some(9));
+}
+
 #[test]
 fn published_taints_evict_by_effect_device_and_generation() {
     let evicts = [taint("x", "NoExecute", Some(7))];

@@ -73,7 +73,9 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     };
     let synced = pods.cache().clone();
     context.start(tasks, stale, cleaner, async move { synced.synced().await });
-    context.start(tasks, queue, controller, async move {
+    // Few: a pod that changes is counted for each budget that selects it, and tenants choose how many do.
+    let workers = context.workers(crate::limits::DISRUPTION_WORKERS);
+    context.start_with(tasks, queue, controller, workers, async move {
         budgets.synced().await;
         pods.cache().synced().await;
         workloads.synced().await;

@@ -5,7 +5,6 @@ mod desired;
 mod place;
 #[cfg(test)]
 mod tests;
-mod trigger;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,6 +20,7 @@ use crate::index::{Pods, Services};
 use crate::meta::is_deleted;
 use crate::metrics::{Metrics, SLICE_CHANGES, SLICE_SYNCS, SLICES};
 use crate::slices::{Slices, is_managed_by};
+use crate::trigger::Seen;
 use place::{CONTROLLER, place};
 
 /// Starts the controller.
@@ -83,7 +83,7 @@ struct EndpointSlices {
     /// Maximum number of endpoints in a slice.
     per_slice: usize,
     /// The changes of each Service's pods that are in its slices.
-    changes: Mutex<BTreeMap<ObjectKey, trigger::Seen>>,
+    changes: Mutex<BTreeMap<ObjectKey, Seen>>,
     metrics: Metrics,
 }
 
@@ -123,7 +123,7 @@ impl Reconcile for EndpointSlices {
 }
 
 impl EndpointSlices {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, trigger::Seen>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Seen>> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

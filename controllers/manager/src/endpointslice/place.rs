@@ -13,10 +13,10 @@ use super::desired::{Desired, Family, Group, families};
 use crate::meta::{Labels, controller_reference, name};
 use crate::ports::ResolvedPort;
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
+use crate::trigger::set_trigger_time;
 
 pub(super) const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
-pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// A slice that is being filled. `read` is `None` for a new one.
 struct Draft {
@@ -154,15 +154,6 @@ fn write(
     }
     set_trigger_time(&mut new.metadata, trigger);
     Some(Action::Update { old, new: Box::new(new) })
-}
-
-fn set_trigger_time(meta: &mut ObjectMeta, trigger: &Option<String>) {
-    let annotations = meta.annotations.get_or_insert_default();
-    match trigger {
-        Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), time.clone()),
-        None => annotations.remove(TRIGGER_TIME),
-    };
-    meta.annotations.take_if(|annotations| annotations.is_empty());
 }
 
 fn new_slice(service: &Service, group: &Group, endpoints: Vec<Endpoint>) -> EndpointSlice {

@@ -11,12 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::limits::{MIRRORED_PAIRS, MIRRORED_SLICES};
 use crate::meta::{Labels, annotation, controller_reference, is_deleted, name};
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
+use crate::trigger::TRIGGER_TIME;
 
 pub(super) const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Annotation of an Endpoints object that is the lock of a leader election.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Returns `true` unless the object says that it is not to be mirrored, or holds no addresses but a lock.

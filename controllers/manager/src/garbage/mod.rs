@@ -8,7 +8,9 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use apiserver_client::Recorder;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -19,7 +21,7 @@ use tracing::{debug, warn};
 use crate::context::{Context, Tasks};
 use crate::discovery::Kind;
 use crate::limits::DISCOVERY_PERIOD;
-use crate::meta::{is_deleted, owners};
+use crate::meta::{is_deleted, is_segment, owners};
 use graph::{FOREGROUND, Graph, ORPHAN, Object};
 use monitor::{Shared, keep_watches};
 use plan::{Owner, Traits, Verdict, decide};
@@ -36,7 +38,8 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     context.spawn(tasks, keep_watches(context.clone(), Arc::clone(&shared)));
     let queue = shared.queue.clone();
     let ready = first_lists(Arc::clone(&shared));
-    context.start(tasks, queue, Collector { shared }, ready);
+    let recorder = context.recorder.named("garbage-collector-controller");
+    context.start(tasks, queue, Collector { shared, recorder }, ready);
 }
 
 /// Waits for the first lists, so that owners are found in the graph instead of being queried one by one. A
@@ -53,6 +56,7 @@ async fn first_lists(shared: Arc<Shared>) {
 
 struct Collector {
     shared: Arc<Shared>,
+    recorder: Recorder,
 }
 
 impl Reconcile for Collector {
@@ -134,6 +138,7 @@ impl Collector {
             return Ok(Outcome::Done);
         };
         let references = owners(&live);
+        references.iter().for_each(|reference| self.report_owner_elsewhere(object, reference));
         let mut states = Vec::new();
         for (reference, (uid, seen)) in references.iter().zip(self.seen_owners(object, references)) {
             let state = match seen {
@@ -167,6 +172,33 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
+    /// Records an event if an owner is in a namespace from which it cannot own the object.
+    fn report_owner_elsewhere(&self, object: &Object, owner: &OwnerReference) {
+        let graph = self.shared.graph();
+        let is_elsewhere = graph
+            .get(&owner.uid)
+            .is_some_and(|found| found.kind.namespaced && found.key.namespace != object.key.namespace);
+        drop(graph);
+        if !is_elsewhere {
+            return;
+        }
+        let (resource, namespace) = (&object.kind.resource, &object.key.namespace);
+        let about = ObjectReference {
+            api_version: Some(resource.api_version.clone()),
+            kind: Some(resource.kind.clone()),
+            namespace: Some(namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            name: Some(object.key.name.clone()),
+            uid: Some(object.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let OwnerReference { api_version, kind, name, uid, .. } = owner;
+        let message = format!(
+            "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in \
+             namespace {namespace:?}"
+        );
+        self.recorder.warning(about, "OwnerRefInvalidNamespace", message);
+    }
+
     /// Queries the server for an owner that the graph does not know.
     async fn ask(&self, object: &Object, reference: &OwnerReference) -> Result<Owner> {
         let Some(kind) = self.shared.kind_of(&reference.api_version, &reference.kind) else {
@@ -181,6 +213,10 @@ impl Collector {
         if kind.namespaced && !object.kind.namespaced {
             warn!(kind = object.kind.name(), object = %object.key, "a cluster-wide object cannot be owned from a namespace");
             return Ok(Owner::Solid);
+        }
+        // Any other name would be read as another path.
+        if !is_segment(&reference.name) {
+            return Ok(Owner::Absent);
         }
         let found = self.api(&kind, &object.key.namespace).get_metadata_opt(&reference.name).await;
         let found = found.attempt(|| format!("get {} {}", kind.name(), reference.name))?;

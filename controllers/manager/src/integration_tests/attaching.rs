@@ -166,7 +166,10 @@ async fn a_node_cannot_keep_a_volume_from_others_by_what_it_says() {
     cluster.create_node("n1", managed()).await;
     cluster.create_node("hostile", managed()).await;
     cluster.create_volume("c", csi()).await;
-    let says = json!({"volumesAttached": [{"name": UNIQUE, "devicePath": ""}], "volumesInUse": [UNIQUE]});
+    let more = (0..100).map(|number| format!("kubernetes.io/csi/d.example.com^{number}"));
+    let names = std::iter::once(UNIQUE.to_owned()).chain(more);
+    let attached: Vec<_> = names.map(|name| json!({"name": name, "devicePath": ""})).collect();
+    let says = json!({"volumesAttached": attached, "volumesInUse": [UNIQUE]});
     cluster.set_node("hostile", says.clone()).await;
     cluster.create_pod("p1", "n1").await;
     assert_eq!(cluster.attached_to(), ["n1"]);
@@ -174,6 +177,9 @@ async fn a_node_cannot_keep_a_volume_from_others_by_what_it_says() {
     assert_eq!(cluster.volumes_attached("n1")[0]["name"], UNIQUE);
     cluster.set_node("hostile", says).await;
     assert!(cluster.volumes_attached("hostile").is_null(), "it is not attached there");
+    let history = cluster.api.history("nodes");
+    let writes = history.iter().filter(|(_, node)| node["metadata"]["name"] == "hostile").count();
+    assert!(writes < 40, "{writes} writes for what a node says twice");
     cluster.delete_pod("p1").await;
     assert!(cluster.attached_to().is_empty(), "only the node where it is may say that it is in use");
 }

@@ -50,3 +50,19 @@ async fn secrets_of_an_account_get_its_tokens_and_go_with_it() {
     cluster.pass(1).await;
     assert_eq!(cluster.names("secrets"), ["plain"]);
 }
+
+/// The annotation is chosen by whoever writes the Secret, and would be read as a watch that never ends.
+#[tokio::test(start_paused = true)]
+async fn names_of_accounts_that_are_no_names_hold_up_nobody() {
+    let cluster = Cluster::start().await;
+    for number in 0..40 {
+        token_secret(&cluster, &format!("odd-{number}"), "?watch=true&timeoutSeconds=86400").await;
+    }
+    cluster.pass(1).await;
+    cluster.create::<ServiceAccount>("ns", json!({"metadata": {"name": "web"}})).await;
+    token_secret(&cluster, "good", "web").await;
+    cluster.pass(1).await;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), "ns");
+    assert!(secrets.get("good").await.unwrap().data.is_some());
+    assert_eq!(cluster.names("secrets"), ["good"]);
+}

@@ -19,9 +19,11 @@ use std::sync::Arc;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder, events};
 use apiserver_meta::volumes::{self, LOCAL_PATH, LOCAL_PATH_NODE};
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
+use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::client::Body;
 use kube::{Api, Client};
 
 use self::plan::{Provision, Removal};
@@ -270,11 +272,27 @@ impl Remover {
         };
         let node = annotation(&volume.metadata, LOCAL_PATH_NODE).unwrap_or_default();
         let request =
-            http::Request::delete(path).body(Vec::new()).map_err(|error| unusable(error.to_string()))?;
-        let asked = tokio::time::timeout(limits::LOCAL_PATH_REMOVAL, self.client.request_text(request)).await;
-        let Ok(answer) = asked else {
+            http::Request::delete(path).body(Body::empty()).map_err(|error| unusable(error.to_string()))?;
+        let asked = async {
+            let response = self.client.send(request).await?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok((status, String::new()));
+            }
+            // The node chooses the answer, and might never end it.
+            let body = Limited::new(response.into_body(), limits::LOCAL_PATH_ANSWER).collect().await;
+            let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+            Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        let Ok(answer) = tokio::time::timeout(limits::LOCAL_PATH_REMOVAL, asked).await else {
             return Err(unusable(format!("node {node} has not removed its directory in time")));
         };
-        answer.map(drop).attempt(|| format!("have node {node} remove the directory of volume {shown}"))
+        let answer = answer.attempt(|| format!("have node {node} remove the directory of volume {shown}"))?;
+        match answer {
+            (status, _) if status.is_success() => Ok(()),
+            (status, text) => {
+                Err(unusable(format!("node {node} has not removed its directory: {status} {}", text.trim())))
+            }
+        }
     }
 }

@@ -37,6 +37,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let zones = Arc::new(Mutex::new(Zones::new(context.config.eviction)));
     follow_leases(&leases, &heartbeats, &queue);
     follow_nodes(&nodes, &heartbeats, &zones, &queue);
+    report_nodes(&nodes, context.recorder.named("node-controller"));
     context.feed(tasks, &nodes, &queue);
     let (size, health, unhealthy) = (Arc::clone(&zones), Arc::clone(&zones), Arc::clone(&zones));
     let metrics = &context.config.metrics;
@@ -170,6 +171,25 @@ fn follow_nodes(
         let posted = nodes::condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
         if heartbeats.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
             work.add(ObjectKey::new("", node_name));
+        }
+    });
+}
+
+/// Records an event of each node that comes and goes. After a start all nodes come, as in Kubernetes.
+fn report_nodes(nodes: &Cache<Node>, recorder: Recorder) {
+    nodes.on_change(move |change| {
+        let node = change.object();
+        let name = name(&node.metadata);
+        match change {
+            Change::Applied { old: None, .. } => {
+                let message = format!("Node {name} event: Registered Node {name} in Controller");
+                recorder.normal(reference(node.as_ref()), "RegisteredNode", message);
+            }
+            Change::Deleted(_) => {
+                let message = format!("Node {name} event: Removing Node {name} from Controller");
+                recorder.normal(reference(node.as_ref()), "RemovingNode", message);
+            }
+            Change::Applied { .. } => {}
         }
     });
 }

@@ -21,6 +21,11 @@ use crate::context::Context;
 use crate::discovery::{Kind, kinds};
 use crate::limits::DISCOVERY_PERIOD;
 
+/// Time between two rounds in which watches begin and end, once there were several in a short time.
+const ROUND_PERIOD: Duration = Duration::from_secs(5);
+/// Time by which rounds may be early: four of them at once.
+const ROUND_BURST: Duration = Duration::from_secs(20);
+
 /// Delay after a failed discovery, list or watch.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -53,9 +58,14 @@ fn is_countable(kind: &Kind) -> bool {
 pub(super) async fn keep(context: Context, shared: Arc<Shared>) {
     let mut watches: BTreeMap<String, CancellationToken> = BTreeMap::new();
     let (mut last, mut next) = (BTreeSet::new(), Instant::now());
+    // Tenants choose the kinds that their quotas count, and could change them all the time.
+    let mut paid = Instant::now();
     loop {
         let wanted = shared.books().kinds();
         if wanted != last || Instant::now() >= next {
+            paid = paid.max(Instant::now()) + ROUND_PERIOD;
+            let early = paid.saturating_duration_since(Instant::now());
+            tokio::time::sleep(early.saturating_sub(ROUND_BURST)).await;
             next = Instant::now() + discover(&context, &shared).await;
             reconcile(&context, &shared, &mut watches, &wanted);
             last = wanted;

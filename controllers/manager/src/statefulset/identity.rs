@@ -43,7 +43,6 @@ pub(super) fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &
     spec.hostname = Some(own_name.clone());
     spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
     spec.volumes = volumes(set, ordinal, spec.volumes.take());
-    pod.metadata.generate_name = None;
     pod.metadata.name = Some(own_name);
     pod
 }

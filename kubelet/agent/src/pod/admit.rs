@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
 
+use apiserver_meta::host_ports::host_ports;
+use apiserver_meta::node_selector;
+
 use super::{
     all_containers,
     resize::Refusal,
@@ -17,6 +20,7 @@ use super::{
 
 /// Properties of the node that admission depends on.
 pub struct NodeView<'a> {
+    pub name: &'a str,
     /// `status.allocatable`
     pub allocatable: &'a BTreeMap<String, Quantity>,
     /// `metadata.labels`; not checked while they are unknown.
@@ -35,6 +39,8 @@ pub fn admit(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verd
     node.sysctls.check(pod).map_err(|why| refusal("SysctlForbidden", why))?;
     check_system(node, pod)?;
     check_resources(node, pod, others)?;
+    check_affinity(node, pod)?;
+    check_host_ports(pod, others)?;
     if let Some(field) = unsupported_field(pod) {
         return Err(refusal("PodFeatureUnsupported", format!("{field} is not supported by this kubelet")));
     }
@@ -45,7 +51,7 @@ fn refusal(reason: &'static str, why: String) -> Verdict {
     Verdict { reason, message: format!("Pod was rejected: {why}") }
 }
 
-/// Checks operating system, node selector and supplementary groups.
+/// Checks operating system and supplementary groups.
 fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
     if spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         let why = "Failed to admit pod as the OS field doesn't match node OS";
@@ -55,11 +61,30 @@ fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
         let why = "SupplementalGroupsPolicy=Strict is not supported in this node";
         return Err(refusal("SupplementalGroupsPolicyNotSupported", why.to_owned()));
     }
-    if let Some(labels) = node.labels {
-        let mut wanted = spec(pod).node_selector.iter().flatten();
-        if wanted.any(|(key, value)| labels.get(key) != Some(value)) {
-            return Err(refusal("NodeAffinity", "Predicate NodeAffinity failed".to_owned()));
-        }
+    Ok(())
+}
+
+/// Checks node selector and required node affinity. The scheduler has done so too, unless the pod was made with the name
+/// of its node.
+fn check_affinity(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
+    let Some(labels) = node.labels else { return Ok(()) };
+    let selected =
+        spec(pod).node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let affinity = spec(pod).affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
+    if selected && required.is_none_or(|selector| node_selector::matches(selector, node.name, labels)) {
+        return Ok(());
+    }
+    let why = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    Err(refusal("NodeAffinity", why.to_owned()))
+}
+
+/// Checks that no other pod has the host ports of the pod.
+fn check_host_ports(pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
+    let taken: Vec<_> = others.iter().flat_map(|other| host_ports(spec(other))).collect();
+    if host_ports(spec(pod)).any(|port| taken.iter().any(|other| other.conflicts(&port))) {
+        let why = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        return Err(refusal("NodePorts", why.to_owned()));
     }
     Ok(())
 }
@@ -145,6 +170,7 @@ mod tests {
             .map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
         let labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
         let node = NodeView {
+            name: "n",
             allocatable: &BTreeMap::from(allocatable),
             labels: Some(&labels),
             sysctls: &Allowlist::new("6.1", &[]).unwrap(),
@@ -190,5 +216,19 @@ mod tests {
         assert_eq!(verdict(&half, &[&half]), Some("OutOfcpu"));
         assert_eq!(verdict(&small, &[&half, &small]), Some("OutOfpods"));
         assert_eq!(verdict(&picky, &[]), Some("NodeAffinity"));
+        let affine = |value: &str| {
+            let term = json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": [value]}]});
+            let required =
+                json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
+            pod(json!({"containers": [{"name": "a"}], "affinity": {"nodeAffinity": required}}))
+        };
+        assert_eq!(verdict(&affine("slow"), &[]), Some("NodeAffinity"));
+        assert_eq!(verdict(&affine("fast"), &[]), None);
+        let port = |protocol: &str| {
+            let ports = json!([{"containerPort": 80, "hostPort": 80, "protocol": protocol}]);
+            pod(json!({"containers": [{"name": "a", "ports": ports}]}))
+        };
+        assert_eq!(verdict(&port("TCP"), &[&port("TCP")]), Some("NodePorts"));
+        assert_eq!(verdict(&port("TCP"), &[&port("UDP")]), None);
     }
 }

@@ -117,7 +117,13 @@ impl Worker {
     ) -> Result<BTreeMap<String, Arc<PersistentVolume>>, PrepareError> {
         let labels = self.agent.node_labels().unwrap_or_default();
         let is_running = self.tracked.state().runtime.ready_sandbox().is_some();
-        let place = claims::Place { node: &self.agent.config.node_name, labels: &labels, is_running };
+        let local_volumes = self.agent.machine.local_volumes();
+        let place = claims::Place {
+            node: &self.agent.config.node_name,
+            labels: &labels,
+            local_volumes: local_volumes.as_deref(),
+            is_running,
+        };
         let mut found = BTreeMap::new();
         for name in &references.claims {
             if let Some(known) = self.sources.as_ref().and_then(|sources| sources.claims.get(name)) {

@@ -1,25 +1,29 @@
-//! Determines when the change behind a write of a slice happened, which is where the latency from readiness
-//! to traffic is measured from.
+//! Determines when the change behind a write of endpoints happened, which is where the latency from readiness to traffic
+//! is measured from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::meta::uid;
 use apiserver_meta::pods::condition;
 
+/// Annotation with the time of the change behind the last write.
+pub(crate) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
 /// State of a Service when it was last seen.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     service: Option<Timestamp>,
     pods: BTreeMap<String, Timestamp>,
 }
 
 impl Seen {
     /// Returns the time of the oldest change since the last call, and remembers the current state.
-    pub fn oldest_change(&mut self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
+    pub(crate) fn oldest_change(&mut self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
         let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut changes: Vec<Timestamp> = Vec::new();
         if self.service != created {
@@ -38,6 +42,16 @@ impl Seen {
         self.pods = seen;
         changes.into_iter().min()
     }
+}
+
+/// Annotates an object with the time of the change behind its write; removes that of an earlier one if it is unknown.
+pub(crate) fn set_trigger_time(meta: &mut ObjectMeta, trigger: &Option<String>) {
+    let annotations = meta.annotations.get_or_insert_default();
+    match trigger {
+        Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), time.clone()),
+        None => annotations.remove(TRIGGER_TIME),
+    };
+    meta.annotations.take_if(|annotations| annotations.is_empty());
 }
 
 /// Returns when a pod's readiness last changed.
