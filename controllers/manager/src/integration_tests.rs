@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::Informers;
-use controllers_runtime::LeaderElection;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
@@ -420,52 +419,6 @@ async fn deleted_storage_objects_are_removed_once_unused() {
         [0, 0, 0],
         "the volume is released with its claim, and the class goes with the last that names it"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_second_instance_works_only_after_the_first_has_ended() {
-    let api = FakeApi::new();
-    let client = api.client();
-    let instance = |identity: &str| {
-        let shutdown = CancellationToken::new();
-        let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
-        let config = Config {
-            leader_election: Some(LeaderElection::new("kube-controller-manager", identity)),
-            ..Config::default()
-        };
-        (shutdown.clone(), tokio::spawn(crate::run(config, informers, ambient(), shutdown)))
-    };
-    let holder = || api.all("leases")[0]["spec"]["holderIdentity"].as_str().unwrap().to_owned();
-    let (first, first_ended) = instance("first");
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let (second, _) = instance("second");
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(holder(), "first");
-    first.cancel();
-    first_ended.await.unwrap().unwrap();
-    // The lease was released, so that no contender waits for it to expire.
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(holder(), "second");
-    assert_eq!(api.all("leases")[0]["spec"]["leaseTransitions"], 1);
-    second.cancel();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_run_that_loses_the_lease_stops_with_an_error() {
-    let api = FakeApi::new();
-    let client = api.client();
-    let shutdown = CancellationToken::new();
-    let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
-    let election = LeaderElection::new("kube-controller-manager", "us");
-    let config = Config { leader_election: Some(election), ..Config::default() };
-    let running = tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
-    let stolen = json!({"spec": {"holderIdentity": "they"}});
-    leases.patch("kube-controller-manager", &PatchParams::default(), &Patch::Merge(stolen)).await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap().unwrap();
-    assert!(matches!(ended, Err(controllers_runtime::Error::LeaseLost { .. })), "{ended:?}");
-    shutdown.cancel();
 }
 
 /// Does what a kubelet does: renews its lease and reports that it is ready.

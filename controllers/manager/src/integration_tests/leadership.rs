@@ -8,8 +8,9 @@ use std::time::Duration;
 use apiserver_client::Informers;
 use controllers_runtime::{Error, Lane, LeaderElection, Leadership, lead};
 use http::{Method, Request};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -184,4 +185,48 @@ async fn lease_is_released_only_after_the_work_has_ended() {
         .map(ResourceExt::name_any)
         .collect();
     assert_eq!(names, [LEASE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_instance_works_only_after_the_first_has_ended() {
+    let api = FakeApi::new();
+    let client = api.client();
+    let instance = |identity: &str| {
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+        let config =
+            Config { leader_election: Some(LeaderElection::new(LEASE, identity)), ..Config::default() };
+        (shutdown.clone(), tokio::spawn(crate::run(config, informers, ambient(), shutdown)))
+    };
+    let holder = || api.all("leases")[0]["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+    let (first, first_ended) = instance("first");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (second, _) = instance("second");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(holder(), "first");
+    first.cancel();
+    first_ended.await.unwrap().unwrap();
+    // The lease was released, so that no contender waits for it to expire.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(holder(), "second");
+    assert_eq!(api.all("leases")[0]["spec"]["leaseTransitions"], 1);
+    second.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_loses_the_lease_stops_with_an_error() {
+    let api = FakeApi::new();
+    let client = api.client();
+    let shutdown = CancellationToken::new();
+    let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+    let election = LeaderElection::new(LEASE, "us");
+    let config = Config { leader_election: Some(election), ..Config::default() };
+    let running = tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    let stolen = json!({"spec": {"holderIdentity": "they"}});
+    leases.patch(LEASE, &PatchParams::default(), &Patch::Merge(stolen)).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::LeaseLost { .. })), "{ended:?}");
+    shutdown.cancel();
 }
