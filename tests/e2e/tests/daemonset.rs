@@ -146,7 +146,7 @@ impl Cluster<'_> {
         self.serves().context("without any pod, by the tables that stay")
     }
 
-    /// The next pod of a node exists before the first has ended, and waits, as in a rolling update.
+    /// The next pod of a node exists before the first has ended, and waits, also where it declares no ports.
     fn replace(&self, node: &Node) -> Result<()> {
         self.pod(node, 2)?;
         eventually("the second pod to wait for the first", || {
@@ -213,7 +213,14 @@ impl Cluster<'_> {
             ensure!(spec.contains(from), "the template has no {from:?}");
             spec = spec.replace(from, &to);
         }
+        if generation > 1 {
+            spec = spec.replace("\"port\":\"healthz\"", "\"port\":10256");
+        }
         let (name, mut spec) = (pod_name(node, generation), serde_json::from_str::<Value>(&spec)?);
+        if generation > 1 {
+            // The kubelet would refuse a pod whose host ports another one has.
+            spec["containers"][0].as_object_mut().context("no container")?.remove("ports");
+        }
         spec["nodeName"] = node.name().into();
         // Without the labels of the template, or the DaemonSet would adopt the pod, and replace it.
         let metadata = json!({"name": name, "namespace": "kube-system"});
