@@ -162,7 +162,7 @@ impl Tokens {
     }
 
     async fn live_account(&self, key: &Key) -> Result<Option<ServiceAccount>> {
-        // Whoever writes the Secret chooses the name, which would otherwise be read as another path.
+        // The author of the Secret chooses the name, which could otherwise lead to another path.
         if !is_segment(&key.account) {
             return Ok(None);
         }

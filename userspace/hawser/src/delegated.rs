@@ -81,7 +81,10 @@ impl Delegated {
         let Ok(_open) = self.open.try_acquire() else { return StatusCode::TOO_MANY_REQUESTS };
         let code = match timeout(REVIEW_TIMEOUT, self.review(token, path)).await {
             Ok(Ok(code)) => code,
-            Err(_) => return StatusCode::SERVICE_UNAVAILABLE,
+            Err(_) => {
+                warn!(path, "the API server did not answer about a reader in time");
+                return StatusCode::SERVICE_UNAVAILABLE;
+            }
             Ok(Err(error)) => {
                 warn!(%error, path, "cannot ask the API server about a reader");
                 return StatusCode::SERVICE_UNAVAILABLE;

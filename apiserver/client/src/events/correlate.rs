@@ -277,7 +277,7 @@ mod tests {
         test.pass(299);
         assert!(test.report("a", "1", "X", "same").is_none());
         test.pass(1);
-        // What was dropped is in the count.
+        // Dropped repetitions are counted.
         assert_eq!(test.report("a", "1", "X", "same").as_deref(), Some("e1 102 same"));
         assert!(test.report("a", "1", "X", "same").is_none());
         test.pass(100 * 300);

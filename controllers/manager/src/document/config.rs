@@ -127,7 +127,7 @@ impl Document {
             node_startup_grace: read
                 .positive("NodeLifecycleController.NodeStartupGracePeriod", self.lifecycle.startup_grace),
             eviction: eviction(&self.lifecycle, &mut read),
-            // As in Kubernetes, 0 and less keep all finished pods.
+            // 0 and less keep all finished pods, as in Kubernetes.
             terminated_pods: usize::try_from(self.pod_gc.threshold).unwrap_or(0),
             leader_election: election(&self.generic.leader_election, identity, &mut read),
             ..defaults

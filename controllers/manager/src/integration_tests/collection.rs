@@ -9,7 +9,7 @@ use crate::testing::time;
 
 impl Cluster {
     async fn create_stuck_pod(&self, name: &str, node: &str) {
-        // What a kubelet would do takes away the finalizer.
+        // The finalizer stands for a kubelet that has not finished the deletion.
         let meta = json!({"name": name, "finalizers": ["example.com/kubelet"]});
         let pod = json!({"metadata": meta, "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running"}});
         self.create::<Pod>("ns", pod).await;

@@ -192,7 +192,7 @@ fn devices_are_given_back_when_the_last_user_goes() {
     let users = [user("p"), user("q")];
     let in_use = || protected(claim(None, &users, true));
     let idle = || protected(claim(None, &[], true));
-    // What it was, the number of users that stay, and whether devices and finalizer stay.
+    // Case, number of users that stay, and `true` if devices and finalizer stay.
     for (about, claim, stay, devices, finalizer) in [
         ("last user goes", in_use(), 0, false, false),
         ("one of two goes", in_use(), 1, true, true),

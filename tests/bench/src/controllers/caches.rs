@@ -94,7 +94,7 @@ fn flood(report: &Report, plan: &Plan, case: &str, stage: &mut Stage, pods: usiz
     let next = Arc::new(AtomicU64::new(0));
     let changes = closed_loop(&stage.connections, CLIENTS, length, &next, &make);
     let turn = stage.runtime.block_on(changes)?;
-    // What the changes have caused is worked off.
+    // The work that the changes have caused counts too.
     stage.until("the queues to be empty", async |stage| {
         let page = stage.controllers()?.page().await?;
         Ok(page.filter(|page| page.of_queue("workqueue_depth", "replicaset") < 0.5).map(drop))

@@ -38,7 +38,7 @@ impl Kubelet {
     pub fn start(stage: &Stage, outcome: Outcome) -> Result<Self> {
         let connections = stage.runtime.block_on(stage.api.target.connect(3))?;
         let (watching, writing) = connections.split_at(1);
-        // As many pods as there are may have to be written to; the channel is of this program alone.
+        // Bounded by the number of pods, which this program has made itself.
         let (todo, queue) = mpsc::unbounded_channel();
         let watch = stage.runtime.spawn(watch(watching[0].clone(), outcome, todo));
         let work = stage.runtime.spawn(work(writing.to_vec(), queue));
