@@ -33,42 +33,35 @@ pub(crate) fn pod(pod: &mut Pod) {
     }
 }
 
+/// Clears a container of either type: ephemeral ones have the same fields in a type of their own.
+macro_rules! clear_container {
+    ($container:expr) => {{
+        let container = $container;
+        container.args = None;
+        container.command = None;
+        retain(&mut container.env, is_secret);
+        retain(&mut container.env_from, is_whole_secret);
+        container.image = None;
+        container.image_pull_policy = None;
+        container.lifecycle = None;
+        container.liveness_probe = None;
+        container.readiness_probe = None;
+        container.security_context = None;
+        container.startup_probe = None;
+        container.termination_message_path = None;
+        container.termination_message_policy = None;
+        container.volume_devices = None;
+        container.volume_mounts = None;
+        container.working_dir = None;
+    }};
+}
+
 fn container(container: &mut Container) {
-    container.args = None;
-    container.command = None;
-    retain(&mut container.env, is_secret);
-    retain(&mut container.env_from, is_whole_secret);
-    container.image = None;
-    container.image_pull_policy = None;
-    container.lifecycle = None;
-    container.liveness_probe = None;
-    container.readiness_probe = None;
-    container.security_context = None;
-    container.startup_probe = None;
-    container.termination_message_path = None;
-    container.termination_message_policy = None;
-    container.volume_devices = None;
-    container.volume_mounts = None;
-    container.working_dir = None;
+    clear_container!(container);
 }
 
 fn ephemeral(container: &mut EphemeralContainer) {
-    container.args = None;
-    container.command = None;
-    retain(&mut container.env, is_secret);
-    retain(&mut container.env_from, is_whole_secret);
-    container.image = None;
-    container.image_pull_policy = None;
-    container.lifecycle = None;
-    container.liveness_probe = None;
-    container.readiness_probe = None;
-    container.security_context = None;
-    container.startup_probe = None;
-    container.termination_message_path = None;
-    container.termination_message_policy = None;
-    container.volume_devices = None;
-    container.volume_mounts = None;
-    container.working_dir = None;
+    clear_container!(container);
 }
 
 fn container_status(status: &mut ContainerStatus) {

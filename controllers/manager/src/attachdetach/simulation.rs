@@ -2,25 +2,20 @@
 //! administrator who shuts nodes down, and controllers that die at any write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::names::{attachment_name, unique_name};
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
+use crate::testing::life::Life;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Kinds of objects that the controller may see late.
@@ -34,30 +29,6 @@ fn unique(volume: &str) -> String {
 
 fn is_exclusive(volume: &str) -> bool {
     VOLUMES.iter().any(|(name, is_exclusive)| *name == volume && *is_exclusive)
-}
-
-/// One life of the controller.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        Self { tasks, end, dead }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
 }
 
 fn list(value: &Value) -> Vec<Value> {
@@ -121,7 +92,7 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), super::start)
     }
 
     fn nodes(&self) -> BTreeMap<String, Value> {
@@ -280,7 +251,7 @@ impl World {
             self.run_kubelets().await;
             self.run_attacher(false).await;
             self.pass().await;
-            if *life.dead.borrow() {
+            if life.is_dead() {
                 life.end().await;
                 life = self.begin(8);
             }

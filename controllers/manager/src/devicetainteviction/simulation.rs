@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_client::{Informers, ObjectKey, Projection};
+use apiserver_client::{ObjectKey, Projection};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::pods::condition;
 use jiff::Timestamp;
@@ -15,49 +15,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::plan::{NO_EXECUTE, View};
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::device_slices::{PoolId, PoolSlice};
 use crate::meta::uid;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
+use crate::testing::life::Life;
 
 const DEVICES: u64 = 6;
-
-/// One life of the controller.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        for (plural, lag) in
-            [("pods", 90), ("resourceclaims", 20), ("resourceslices", 20), ("devicetaintrules", 20)]
-        {
-            api.set_lag(plural, Duration::from_millis(lag));
-        }
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        Self { tasks, end, dead }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
 
 struct World {
     api: FakeApi,
@@ -85,7 +53,12 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        for (plural, lag) in
+            [("pods", 90), ("resourceclaims", 20), ("resourceslices", 20), ("devicetaintrules", 20)]
+        {
+            self.api.set_lag(plural, Duration::from_millis(lag));
+        }
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), super::start)
     }
 
     /// Creates a pod with a device, as the scheduler would.
@@ -157,7 +130,7 @@ impl World {
         let mut life = self.begin(8);
         for _ in 0..steps {
             self.act().await;
-            if *life.dead.borrow() {
+            if life.is_dead() {
                 life.end().await;
                 life = self.begin(8);
             }

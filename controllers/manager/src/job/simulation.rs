@@ -2,10 +2,8 @@
 //! Each life of the controller ends with one of its first writes, which the server has carried out or not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,50 +11,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::indexes::index_of;
 use super::intervals::Intervals;
 use super::plan::{FINALIZER, Uncounted, has_finalizer};
 use super::policy::has_failed;
 use super::{condition, finished};
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::meta::{is_deleted, uid};
 use crate::pods::is_active;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
+use crate::testing::life::Life;
 use apiserver_meta::pods::{is_finished, phase};
 
 /// Finalizer that keeps a deleted pod until the fake kubelet has stopped it.
 const KUBELET: &str = "example.com/kubelet";
-
-/// One life of the controller.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let config = Arc::new(Config::default());
-        let context = Context::new(config, informers, ambient.clone(), end.clone()).of("job-controller", "");
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        Self { tasks, end, dead }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
 
 /// Checks the answer to a write to a pod, which may be gone by then.
 fn done_or_gone<T>(answer: kube::Result<T>) {
@@ -86,7 +56,7 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), super::start)
     }
 
     async fn create_job(&mut self) {
@@ -174,7 +144,7 @@ impl World {
         let mut life = self.begin(12);
         for _ in 0..3000 {
             self.step().await;
-            let is_dead = *life.dead.borrow();
+            let is_dead = life.is_dead();
             if is_dead {
                 life.end().await;
                 deaths += 1;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::volumes::{
     self, BIND_COMPLETED, LOCAL_PATH, LOCAL_PATH_DIRECTORY, PROVISIONED_BY, SELECTED_NODE,
@@ -15,41 +14,12 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::meta::{is_deleted, uid};
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
-
-/// One life of binder and provisioner.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let config = Arc::new(Config::default());
-        let context = Context::new(config, informers, ambient.clone(), end.clone());
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        crate::localpath::start(&context, &mut tasks);
-        Self { tasks, end, dead }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
+use crate::testing::life::Life;
 
 struct World {
     api: FakeApi,
@@ -106,7 +76,10 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), |context, tasks| {
+            super::start(context, tasks);
+            crate::localpath::start(context, tasks);
+        })
     }
 
     async fn create_claim(&mut self) {
@@ -199,7 +172,7 @@ impl World {
             }
             let mut left = Vec::new();
             for life in lives {
-                let is_dead = *life.dead.borrow();
+                let is_dead = life.is_dead();
                 if is_dead { life.end().await } else { left.push(life) }
             }
             lives = left;

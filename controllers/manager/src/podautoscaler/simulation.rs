@@ -4,47 +4,18 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::testing::ambient;
 use crate::testing::api::{Beside, FakeApi};
 use crate::testing::dice::Dice;
-
-/// One life of the controller.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-    since: Instant,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        Self { tasks, end, dead, since: Instant::now() }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
+use crate::testing::life::Life;
 
 /// Longest window of stabilization.
 const WINDOW: u64 = 120;
@@ -140,7 +111,7 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), super::start)
     }
 
     fn deployments(&self) -> Api<Deployment> {
@@ -182,7 +153,7 @@ impl World {
     async fn meddle(&mut self, life: &Life) {
         let noted = self.api.all("horizontalpodautoscalers");
         let is_noted = noted.first().is_some_and(|hpa| hpa["status"]["desiredReplicas"] == self.replicas());
-        if !is_noted || *life.dead.borrow() || life.since.elapsed().as_secs() <= WINDOW {
+        if !is_noted || life.is_dead() || life.age().as_secs() <= WINDOW {
             return;
         }
         let replicas = 1 + self.dice.below(25);
@@ -256,7 +227,7 @@ async fn replicas_stay_within_bounds_and_rules_through_crashes_between_any_two_w
         }
         for _ in 0..200 {
             world.step(&life).await;
-            let is_dead = *life.dead.borrow();
+            let is_dead = life.is_dead();
             if is_dead {
                 life.end().await;
                 life = world.begin(12);

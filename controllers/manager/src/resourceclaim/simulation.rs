@@ -2,55 +2,23 @@
 //! things.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, from_value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::plan::{DELETE_PROTECTION, POD_CLAIM, owning_pod};
-use crate::config::Config;
-use crate::context::{Context, Tasks};
 use crate::device_claims::{Reference, allocation, consumers, entries, is_done, is_for_pod, is_reserved_for};
 use crate::meta::{annotation, is_deleted, uid};
 use crate::pods::node_name;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
-
-/// One life of the controller.
-struct Life {
-    tasks: Tasks,
-    end: CancellationToken,
-    dead: watch::Receiver<bool>,
-}
-
-impl Life {
-    fn begin(api: &FakeApi, ambient: &Ambient, writes: usize, last_is_done: bool) -> Self {
-        let (client, dead) = api.mortal_client(writes, last_is_done);
-        let end = CancellationToken::new();
-        for (plural, lag) in [("pods", 90), ("resourceclaims", 20), ("resourceclaimtemplates", 20)] {
-            api.set_lag(plural, Duration::from_millis(lag));
-        }
-        let informers = Informers::new(client, ambient.clone(), end.clone());
-        let context = Context::new(Arc::new(Config::default()), informers, ambient.clone(), end.clone());
-        let mut tasks = Tasks::new();
-        super::start(&context, &mut tasks);
-        Self { tasks, end, dead }
-    }
-
-    async fn end(mut self) {
-        self.end.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
+use crate::testing::life::Life;
 
 struct World {
     api: FakeApi,
@@ -90,7 +58,10 @@ impl World {
 
     fn begin(&mut self, writes: u64) -> Life {
         let writes = usize::try_from(1 + self.dice.below(writes)).unwrap();
-        Life::begin(&self.api, &self.ambient, writes, self.dice.once_in(2))
+        for (plural, lag) in [("pods", 90), ("resourceclaims", 20), ("resourceclaimtemplates", 20)] {
+            self.api.set_lag(plural, Duration::from_millis(lag));
+        }
+        Life::begin(&self.api, &self.ambient, (writes, self.dice.once_in(2)), super::start)
     }
 
     async fn create_pod(&mut self) {
@@ -200,7 +171,7 @@ impl World {
         let mut life = self.begin(10);
         for _ in 0..steps {
             self.act().await;
-            if *life.dead.borrow() {
+            if life.is_dead() {
                 life.end().await;
                 life = self.begin(10);
             }

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod dice;
+pub mod life;
 pub mod scale;
 
 use std::sync::Arc;
