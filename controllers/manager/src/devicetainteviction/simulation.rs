@@ -143,13 +143,24 @@ impl World {
     }
 }
 
+/// For longer than this, no cache shows the taints that were: twice the lag of their watches, with some time to act.
+const VIEW_AGE: Duration = Duration::from_millis(100);
+
+/// The taints of a time. Slices and rules come by different watches, so that a cache may show each as of another time.
+#[derive(Clone, Default)]
+struct Taints {
+    slices: BTreeMap<String, Arc<PoolSlice>>,
+    rules: BTreeMap<String, Arc<DeviceTaintRule>>,
+}
+
 /// The objects of the API at a time.
 #[derive(Default)]
 struct Truth {
     pods: BTreeMap<String, Pod>,
     claims: BTreeMap<String, Arc<ResourceClaim>>,
-    slices: BTreeMap<String, Arc<PoolSlice>>,
-    rules: BTreeMap<String, Arc<DeviceTaintRule>>,
+    taints: Taints,
+    /// Earlier taints, which caches may still show, with the time at which others took their place.
+    past: Vec<(Timestamp, Taints)>,
     /// UIDs of the pods that had to leave at some time.
     due: BTreeSet<String>,
     evicted: usize,
@@ -163,32 +174,40 @@ fn put<T>(map: &mut BTreeMap<String, T>, change: &str, key: String, object: T) {
 }
 
 impl Truth {
-    /// Notes which pods have to leave at a time.
-    fn note(&mut self, now: Timestamp) {
+    /// Returns the UIDs of the pods that have to leave by the slices and rules of such times.
+    fn due(&self, slices: &Taints, rules: &Taints, now: Timestamp) -> Vec<String> {
         let rules: Vec<_> =
-            self.rules.values().filter(|rule| rule.spec.taint.effect == NO_EXECUTE).cloned().collect();
+            rules.rules.values().filter(|rule| rule.spec.taint.effect == NO_EXECUTE).cloned().collect();
         let claim = |key: &ObjectKey| self.claims.get(&key.name).cloned();
-        let pool = |_: &PoolId| self.slices.values().cloned().collect::<Vec<_>>();
+        let pool = |_: &PoolId| slices.slices.values().cloned().collect::<Vec<_>>();
         let view = View { claim: &claim, pool: &pool, rules: &rules };
         let is_due = |pod: &&Pod| view.pod_eviction(pod).is_some_and(|eviction| eviction.at <= now);
-        let due: Vec<String> =
-            self.pods.values().filter(is_due).map(|pod| uid(&pod.metadata).to_owned()).collect();
+        self.pods.values().filter(is_due).map(|pod| uid(&pod.metadata).to_owned()).collect()
+    }
+
+    /// Notes which pods may leave at a time, as far as caches may show what was shortly before.
+    fn note(&mut self, now: Timestamp) {
+        self.past.retain(|(end, _)| now.duration_since(*end).unsigned_abs() <= VIEW_AGE);
+        let views: Vec<&Taints> = self.past.iter().map(|(_, past)| past).chain([&self.taints]).collect();
+        let pairs = views.iter().flat_map(|slices| views.iter().map(move |rules| (slices, rules)));
+        let due: Vec<String> = pairs.flat_map(|(slices, rules)| self.due(slices, rules, now)).collect();
         self.due.extend(due);
     }
 
-    fn see(&mut self, plural: &str, change: &str, object: Value, seed: u64) {
+    fn see(&mut self, now: Timestamp, plural: &str, change: &str, object: Value, seed: u64) {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        if matches!(plural, "resourceslices" | "devicetaintrules") {
+            self.past.push((now, self.taints.clone()));
+        }
         match plural {
             "resourceclaims" => put(&mut self.claims, change, name, Arc::new(from_value(object).unwrap())),
             "resourceslices" => {
-                put(
-                    &mut self.slices,
-                    change,
-                    name,
-                    Arc::new(PoolSlice::project(from_value(object).unwrap())),
-                );
+                let slice = PoolSlice::project(from_value(object).unwrap());
+                put(&mut self.taints.slices, change, name, Arc::new(slice));
             }
-            "devicetaintrules" => put(&mut self.rules, change, name, Arc::new(from_value(object).unwrap())),
+            "devicetaintrules" => {
+                put(&mut self.taints.rules, change, name, Arc::new(from_value(object).unwrap()));
+            }
             _ => {
                 let pod: Pod = from_value(object).unwrap();
                 if let Some(target) = condition(&pod, "DisruptionTarget") {
@@ -214,19 +233,18 @@ impl Truth {
         let mut truth = Self::default();
         for (_, time, plural, change, object) in changes {
             // Between two changes, time alone lets tolerations end.
-            truth.note(crate::testing::at(0) + (time - world.start));
-            truth.see(plural, change, object, seed);
+            let now = crate::testing::at(0) + (time - world.start);
+            truth.note(now);
+            truth.see(now, plural, change, object, seed);
         }
-        truth.due.clear();
-        truth.note(world.ambient.now());
         truth
     }
 
     /// Checks that nobody stays who has to leave, and that the conditions of rules tell so.
-    fn check_end(&self, seed: u64) {
-        let stay = self.pods.values().find(|pod| self.due.contains(uid(&pod.metadata)));
-        assert!(stay.is_none(), "seed {seed}: it had to leave: {stay:#?}");
-        for rule in self.rules.values() {
+    fn check_end(&self, now: Timestamp, seed: u64) {
+        let stay = self.due(&self.taints, &self.taints, now);
+        assert!(stay.is_empty(), "seed {seed}: they had to leave: {stay:?} of {:#?}", self.pods);
+        for rule in self.taints.rules.values() {
             let conditions = rule.status.clone().unwrap_or_default().conditions.unwrap_or_default();
             let [condition] = conditions.as_slice() else { panic!("seed {seed}: {rule:#?}") };
             assert_eq!(condition.status, "False", "seed {seed}: {} {condition:?}", rule.name_any());
@@ -241,7 +259,7 @@ async fn pods_leave_when_they_have_to_and_not_before_through_crashes_between_any
         let mut world = World::new(seed).await;
         world.live(120).await;
         let truth = Truth::of(&world, seed);
-        truth.check_end(seed);
+        truth.check_end(world.ambient.now(), seed);
         evicted += truth.evicted;
     }
     assert!(evicted > 20, "little happened: {evicted} pods were evicted");
