@@ -10,6 +10,7 @@ pub mod finalizers;
 pub mod fnv;
 pub mod host_ports;
 pub mod identity;
+pub mod intern;
 pub mod label_selector;
 pub mod networks;
 pub mod node_selector;
@@ -24,6 +25,7 @@ pub mod quota;
 pub mod resources;
 pub mod seeded;
 pub mod time;
+pub mod uid;
 pub mod volumes;
 
 pub use error_chain::error_chain;
