@@ -1,5 +1,7 @@
 //! Discovers the kinds that the server has, built-in and custom.
 
+use std::cmp::Ordering;
+
 use controllers_runtime::{Attempt, Result, is_not_found};
 use kube::api::ApiResource;
 use kube::discovery::{Discovery, Scope, verbs};
@@ -34,6 +36,31 @@ impl Kind {
         } else {
             format!("{}.{}", self.resource.plural, self.resource.group)
         }
+    }
+
+    /// Returns `true` if this is the kind's name, as [`Kind::name`] returns it.
+    pub fn is_named(&self, name: &str) -> bool {
+        let Some(rest) = name.strip_prefix(self.resource.plural.as_str()) else { return false };
+        let group = if rest.is_empty() { Some("") } else { rest.strip_prefix('.') };
+        group == Some(self.resource.group.as_str())
+    }
+
+    /// Returns all properties, the first of which tell most kinds apart.
+    fn properties(&self) -> (&str, &str, [&str; 3], bool, &[String]) {
+        let ApiResource { group, version, api_version, kind, plural } = &self.resource;
+        (plural, group, [version, api_version, kind], self.namespaced, &self.verbs)
+    }
+}
+
+impl PartialOrd for Kind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.properties().cmp(&other.properties())
     }
 }
 
@@ -108,5 +135,41 @@ pub(crate) fn kind(group: &str, version: &str, name: &str, plural: &str, namespa
         },
         namespaced,
         verbs: ["delete", "list", "watch", "get", "patch", "deletecollection"].map(str::to_owned).to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_has_exactly_its_own_name() {
+        let (pods, sets) =
+            (kind("", "v1", "Pod", "pods", true), kind("apps", "v1", "ReplicaSet", "sets", true));
+        for (kind, name) in [(&pods, "pods"), (&sets, "sets.apps")] {
+            assert_eq!(kind.name(), name);
+            assert!(kind.is_named(name));
+        }
+        for name in ["", "pod", "podsets", "pods.apps", "sets", "sets.app", "sets.apps.x", "setsapps"] {
+            assert!(!pods.is_named(name) && !sets.is_named(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_ordered_by_all_that_tells_them_apart() {
+        let first = kind("", "v1", "Pod", "pods", true);
+        let others = [
+            Kind { namespaced: false, ..first.clone() },
+            Kind { verbs: Vec::new(), ..first.clone() },
+            kind("", "v2", "Pod", "pods", true),
+            kind("a", "v1", "Pod", "pods", true),
+            kind("", "v1", "Pot", "pods", true),
+        ];
+        assert_eq!(first.cmp(&first.clone()), Ordering::Equal);
+        for other in others {
+            assert_ne!(first, other);
+            assert_ne!(first.cmp(&other), Ordering::Equal);
+            assert_eq!(first.cmp(&other), other.cmp(&first).reverse());
+        }
     }
 }

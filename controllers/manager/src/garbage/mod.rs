@@ -3,12 +3,15 @@
 
 mod graph;
 mod monitor;
+mod object;
 mod plan;
+mod sets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use apiserver_client::Recorder;
+use apiserver_meta::uid::Uid;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -22,8 +25,9 @@ use crate::context::{Context, Tasks};
 use crate::discovery::Kind;
 use crate::limits::DISCOVERY_PERIOD;
 use crate::meta::{is_deleted, is_segment, owners};
-use graph::{FOREGROUND, Graph, ORPHAN, Object};
+use graph::Graph;
 use monitor::{Shared, keep_watches};
+use object::{Deletion, FOREGROUND, ORPHAN, Object};
 use plan::{Owner, Traits, Verdict, decide};
 
 /// Starts the controller.
@@ -51,7 +55,12 @@ async fn first_lists(shared: Arc<Shared>) {
     if tokio::time::timeout(DISCOVERY_PERIOD, all).await.is_err() {
         warn!("some kinds cannot be listed; garbage collection continues without them");
     }
-    debug!(objects = shared.graph().len(), "ownership graph is complete");
+    let (hints, objects) = {
+        let mut graph = shared.graph();
+        (graph.complete(), graph.len())
+    };
+    shared.follow(hints);
+    debug!(objects, "ownership graph is complete");
 }
 
 struct Collector {
@@ -60,18 +69,20 @@ struct Collector {
 }
 
 impl Reconcile for Collector {
-    type Key = String;
+    type Key = Uid;
 
-    async fn reconcile(&self, uid: &String) -> Result<Outcome> {
-        let (object, dependents) = {
+    async fn reconcile(&self, uid: &Uid) -> Result<Outcome> {
+        let (object, dependents, is_owned) = {
             let graph = self.shared.graph();
             let Some(object) = graph.get(uid) else { return Ok(Outcome::Done) };
-            (object.clone(), graph.dependents(uid))
+            let owners = object.owners();
+            let is_owned = owners.iter().all(|owner| graph.owner(object, &owner.uid) == Some(Owner::Solid));
+            (Arc::clone(object), graph.dependents(uid), is_owned)
         };
-        if object.deleting {
+        if object.deletion.has_begun {
             return self.process_finalizers(&object, &dependents).await;
         }
-        if self.seen_owners(&object, &object.owners).iter().all(|(_, state)| *state == Some(Owner::Solid)) {
+        if is_owned {
             return Ok(Outcome::Done);
         }
         self.collect(&object, &dependents).await
@@ -89,69 +100,62 @@ impl Collector {
     }
 
     fn api_of(&self, object: &Object) -> Api<DynamicObject> {
-        self.api(&object.kind, &object.key.namespace)
+        self.api(object.kind(), object.namespace())
     }
 
     /// Returns the current metadata if the server still has the same object.
     async fn live(&self, object: &Object) -> Result<Option<ObjectMeta>> {
-        let found = self.api_of(object).get_metadata_opt(&object.key.name).await;
-        let found = found.attempt(|| format!("get {} {}", object.kind.name(), object.key))?;
-        Ok(found.map(|found| found.metadata).filter(|meta| meta.uid.as_deref() == Some(&object.uid)))
+        let found = self.api_of(object).get_metadata_opt(&object.name).await;
+        let found = found.attempt(|| format!("get {} {}", object.kind().name(), object.key()))?;
+        Ok(found
+            .map(|found| found.metadata)
+            .filter(|meta| meta.uid.as_deref().is_some_and(|uid| object.uid == *uid)))
     }
 
     /// Handles an object that is being deleted and has asked for something to happen first.
-    async fn process_finalizers(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
-        if object.orphan {
+    async fn process_finalizers(&self, object: &Object, dependents: &[Arc<Object>]) -> Result<Outcome> {
+        if object.deletion.orphan {
             for dependent in dependents {
-                self.unlink(dependent, &BTreeSet::from([object.uid.clone()])).await?;
+                self.unlink(dependent, &BTreeSet::from([object.uid.to_string()])).await?;
             }
             return self.drop_finalizer(object, ORPHAN).await;
         }
-        if !object.foreground {
+        if !object.deletion.foreground {
             return Ok(Outcome::Done);
         }
         if !dependents.iter().any(|dependent| dependent.blocks(&object.uid)) {
             return self.drop_finalizer(object, FOREGROUND).await;
         }
-        for dependent in dependents.iter().filter(|dependent| !dependent.deleting) {
+        for dependent in dependents.iter().filter(|dependent| !dependent.deletion.has_begun) {
             self.shared.queue.add(dependent.uid.clone());
         }
         // The end of each dependent triggers a reconciliation.
         Ok(Outcome::Done)
     }
 
-    /// Returns the state of the owners according to the graph; `None` if an owner is unknown.
-    fn seen_owners(&self, object: &Object, references: &[OwnerReference]) -> Vec<(String, Option<Owner>)> {
-        let graph = self.shared.graph();
-        let state = |reference: &OwnerReference| {
-            let owner = graph.get(&reference.uid)?;
-            // An owner in another namespace is invalid; the server is queried and will not find it.
-            let reachable = !owner.kind.namespaced || owner.key.namespace == object.key.namespace;
-            let state = if owner.awaits_dependents() { Owner::Waiting } else { Owner::Solid };
-            reachable.then_some(state)
-        };
-        references.iter().map(|reference| (reference.uid.clone(), state(reference))).collect()
-    }
-
-    async fn collect(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
+    async fn collect(&self, object: &Object, dependents: &[Arc<Object>]) -> Result<Outcome> {
         let Some(live) = self.live(object).await?.filter(|live| !is_deleted(live)) else {
             return Ok(Outcome::Done);
         };
         let references = owners(&live);
         references.iter().for_each(|reference| self.report_owner_elsewhere(object, reference));
+        let seen: Vec<_> = {
+            let graph = self.shared.graph();
+            references.iter().map(|reference| graph.owner(object, &owner_uid(reference))).collect()
+        };
         let mut states = Vec::new();
-        for (reference, (uid, seen)) in references.iter().zip(self.seen_owners(object, references)) {
+        for (reference, seen) in references.iter().zip(seen) {
             let state = match seen {
                 Some(state) => state,
                 None => self.ask(object, reference).await?,
             };
-            states.push((uid, state));
+            states.push((reference.uid.clone(), state));
         }
-        let has = |finalizer: &str| live.finalizers.iter().flatten().any(|known| known == finalizer);
+        let deletion = Deletion::of(&live);
         let traits = Traits {
             has_dependents: !dependents.is_empty(),
-            foreground: has(FOREGROUND),
-            orphan: has(ORPHAN),
+            foreground: deletion.foreground,
+            orphan: deletion.orphan,
         };
         match decide(&states, traits) {
             Verdict::Keep => {}
@@ -160,8 +164,8 @@ impl Collector {
             }
             Verdict::Delete(policy) => {
                 let mut judged = live.resource_version.clone();
-                if policy == PropagationPolicy::Foreground && dependents.iter().any(Object::awaits_dependents)
-                {
+                let awaits = |dependent: &Arc<Object>| dependent.deletion.awaits_dependents();
+                if policy == PropagationPolicy::Foreground && dependents.iter().any(awaits) {
                     // Owners in a cycle would wait for each other forever.
                     self.unblock(object, &live).await?;
                     judged = None;
@@ -175,20 +179,18 @@ impl Collector {
     /// Records an event if an owner is in a namespace from which it cannot own the object.
     fn report_owner_elsewhere(&self, object: &Object, owner: &OwnerReference) {
         let graph = self.shared.graph();
-        let is_elsewhere = graph
-            .get(&owner.uid)
-            .is_some_and(|found| found.kind.namespaced && found.key.namespace != object.key.namespace);
+        let is_elsewhere = graph.get(&owner_uid(owner)).is_some_and(|found| !object.can_be_owned_by(found));
         drop(graph);
         if !is_elsewhere {
             return;
         }
-        let (resource, namespace) = (&object.kind.resource, &object.key.namespace);
+        let (resource, namespace) = (&object.kind().resource, object.namespace());
         let about = ObjectReference {
             api_version: Some(resource.api_version.clone()),
             kind: Some(resource.kind.clone()),
-            namespace: Some(namespace.clone()).filter(|namespace| !namespace.is_empty()),
-            name: Some(object.key.name.clone()),
-            uid: Some(object.uid.clone()),
+            namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
+            name: Some(object.name.to_string()),
+            uid: Some(object.uid.to_string()),
             ..ObjectReference::default()
         };
         let OwnerReference { api_version, kind, name, uid, .. } = owner;
@@ -206,25 +208,25 @@ impl Collector {
             let problem =
                 format!("the kind of its owner, {} {}, is unknown", reference.api_version, reference.kind);
             return Err(Error::Unusable {
-                object: format!("{} {}", object.kind.name(), object.key),
+                object: format!("{} {}", object.kind().name(), object.key()),
                 problem,
             });
         };
-        if kind.namespaced && !object.kind.namespaced {
-            warn!(kind = object.kind.name(), object = %object.key, "a cluster-wide object cannot be owned from a namespace");
+        if kind.namespaced && !object.kind().namespaced {
+            warn!(kind = object.kind().name(), object = %object.key(), "a cluster-wide object cannot be owned from a namespace");
             return Ok(Owner::Solid);
         }
         // Any other name would be read as another path.
         if !is_segment(&reference.name) {
             return Ok(Owner::Absent);
         }
-        let found = self.api(&kind, &object.key.namespace).get_metadata_opt(&reference.name).await;
+        let found = self.api(&kind, object.namespace()).get_metadata_opt(&reference.name).await;
         let found = found.attempt(|| format!("get {} {}", kind.name(), reference.name))?;
         let Some(meta) = found.map(|found| found.metadata) else { return Ok(Owner::Absent) };
         if meta.uid.as_deref() != Some(&reference.uid) {
             return Ok(Owner::Absent);
         }
-        Ok(if Object::new(&kind, &meta).awaits_dependents() { Owner::Waiting } else { Owner::Solid })
+        Ok(if Deletion::of(&meta).awaits_dependents() { Owner::Waiting } else { Owner::Solid })
     }
 
     /// Removes references to the owners `gone` from an object, if it still exists.
@@ -274,8 +276,9 @@ impl Collector {
         metadata["uid"] = json!(live.uid);
         metadata["resourceVersion"] = json!(live.resource_version);
         let body = Patch::Merge(json!({"metadata": metadata}));
-        let patched = self.api_of(object).patch(&object.key.name, &PatchParams::default(), &body).await;
-        let patched = patched.attempt(|| format!("update {} {}", object.kind.name(), object.key)).map(drop);
+        let patched = self.api_of(object).patch(&object.name, &PatchParams::default(), &body).await;
+        let patched =
+            patched.attempt(|| format!("update {} {}", object.kind().name(), object.key())).map(drop);
         if patched.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { patched }
     }
 
@@ -284,12 +287,20 @@ impl Collector {
     async fn delete(&self, object: &Object, judged: Option<String>, policy: PropagationPolicy) -> Result<()> {
         let options = DeleteParams {
             propagation_policy: Some(policy),
-            preconditions: Some(Preconditions { uid: Some(object.uid.clone()), resource_version: judged }),
+            preconditions: Some(Preconditions {
+                uid: Some(object.uid.to_string()),
+                resource_version: judged,
+            }),
             ..DeleteParams::default()
         };
-        debug!(kind = object.kind.name(), object = %object.key, "deleting an object whose owners are gone");
-        let deleted = self.api_of(object).delete(&object.key.name, &options).await;
-        let deleted = deleted.attempt(|| format!("delete {} {}", object.kind.name(), object.key)).map(drop);
+        debug!(kind = object.kind().name(), object = %object.key(), "deleting an object whose owners are gone");
+        let deleted = self.api_of(object).delete(&object.name, &options).await;
+        let deleted =
+            deleted.attempt(|| format!("delete {} {}", object.kind().name(), object.key())).map(drop);
         if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
     }
+}
+
+fn owner_uid(reference: &OwnerReference) -> Uid {
+    Uid::from(reference.uid.as_str())
 }

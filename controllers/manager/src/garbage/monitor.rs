@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apiserver_meta::uid::Uid;
 use controllers_runtime::WorkQueue;
 use futures::StreamExt;
 use kube::api::DynamicObject;
@@ -14,10 +15,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::graph::{Graph, Hints, Object};
+use super::graph::{Graph, Hints};
 use crate::context::Context;
 use crate::discovery::{Kind, kinds};
 use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
+use crate::meta::uid;
 use crate::metrics::GARBAGE_SYNC_ERRORS;
 
 /// Delay after a failed list or watch.
@@ -31,7 +33,7 @@ pub(super) struct Shared {
     pub graph: Mutex<Graph>,
     /// Kinds by name.
     pub kinds: Mutex<BTreeMap<String, Arc<Kind>>>,
-    pub queue: WorkQueue<String>,
+    pub queue: WorkQueue<Uid>,
     /// Number of watches that have received their first list, and number of watches.
     pub progress: watch::Sender<(usize, usize)>,
 }
@@ -48,7 +50,7 @@ impl Shared {
         kinds.values().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
     }
 
-    fn follow(&self, hints: Hints) {
+    pub fn follow(&self, hints: Hints) {
         for uid in hints.now {
             self.queue.add(uid);
         }
@@ -134,7 +136,7 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
 fn apply_event(
     shared: &Shared,
     kind: &Arc<Kind>,
-    listed: &mut BTreeSet<String>,
+    listed: &mut BTreeSet<Uid>,
     event: Event<PartialObjectMeta<DynamicObject>>,
 ) {
     let mut graph = shared.graph();
@@ -144,13 +146,12 @@ fn apply_event(
             Hints::default()
         }
         Event::InitApply(object) => {
-            let object = Object::new(kind, &object.metadata);
-            listed.insert(object.uid.clone());
-            graph.apply(object)
+            listed.insert(Uid::from(uid(&object.metadata)));
+            graph.apply(kind, &object.metadata)
         }
         Event::InitDone => graph.retain(&kind.name(), &std::mem::take(listed)),
-        Event::Apply(object) => graph.apply(Object::new(kind, &object.metadata)),
-        Event::Delete(object) => graph.remove(object.metadata.uid.as_deref().unwrap_or_default()),
+        Event::Apply(object) => graph.apply(kind, &object.metadata),
+        Event::Delete(object) => graph.remove(&Uid::from(uid(&object.metadata))),
     };
     drop(graph);
     shared.follow(hints);

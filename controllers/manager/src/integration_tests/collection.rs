@@ -60,6 +60,20 @@ async fn owner_in_another_namespace_owns_nothing_and_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn owner_in_another_namespace_that_is_known_before_the_object_owns_nothing_either() {
+    let cluster = Cluster::start().await;
+    let owner: ConfigMap = cluster.create("other", json!({"metadata": {"name": "owner"}})).await;
+    cluster.pass(5).await;
+    let reference =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid});
+    let owned = json!({"metadata": {"name": "owned", "ownerReferences": [reference]}});
+    cluster.create::<ConfigMap>("ns", owned).await;
+    cluster.pass(5).await;
+    assert_eq!(cluster.messages("OwnerRefInvalidNamespace").len(), 1);
+    assert_eq!(cluster.names("configmaps"), ["kube-root-ca.crt", "owner"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nodes_that_come_and_go_are_reported() {
     let cluster = Cluster::start().await;
     cluster.create::<Node>("", json!({"metadata": {"name": "n"}})).await;
