@@ -9,6 +9,9 @@ pub const MIN_BACKOFF: Duration = Duration::from_millis(5);
 /// Maximum back-off after failed attempts at an item (16 min 40 s, as in Kubernetes).
 pub const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 
+/// Number of ready keys for which an empty queue may retain room.
+pub const READY_ROOM: usize = 1024;
+
 /// Time after which a write that the cache has not shown no longer delays decisions.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
 

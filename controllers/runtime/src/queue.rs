@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::durations::Durations;
-use crate::limits::{MAX_BACKOFF, MIN_BACKOFF};
+use crate::limits::{MAX_BACKOFF, MIN_BACKOFF, READY_ROOM};
 
 /// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,6 +302,10 @@ impl<K: Ord + Clone> State<K> {
 
     fn take(&mut self, now: Instant) -> Option<K> {
         let key = self.ready.pop_front()?;
+        if self.ready.is_empty() && self.ready.capacity() > READY_ROOM {
+            // What a burst took would never be used again in most queues.
+            self.ready = VecDeque::new();
+        }
         if let Some(since) = self.dirty.remove(&key) {
             self.waits.observe(now.saturating_duration_since(since));
         }
@@ -386,6 +390,21 @@ mod tests {
         assert_eq!(take(&queue).await, "a");
         assert!(queue.is_idle());
         assert_eq!(queue.metrics().adds, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_for_a_burst_is_freed_when_all_its_keys_are_taken() {
+        let queue = WorkQueue::<usize>::new("test");
+        let room = |queue: &WorkQueue<usize>| queue.lock().ready.capacity();
+        for burst in [READY_ROOM / 2, 10 * READY_ROOM] {
+            (0..burst).for_each(|key| queue.add(key));
+            assert!(room(&queue) >= burst);
+            for key in 0..burst {
+                assert_eq!(*queue.next().await.unwrap().key(), key);
+            }
+            assert!(room(&queue) <= READY_ROOM);
+        }
+        assert!(queue.is_idle());
     }
 
     #[tokio::test(start_paused = true)]
