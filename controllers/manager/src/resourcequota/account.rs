@@ -204,7 +204,7 @@ impl Account {
         }
         match (old, new) {
             // Both were charged.
-            (Some(old), Some(new)) if old.uid != new.uid => {
+            (Some(old), Some(new)) if old.uid() != new.uid() => {
                 self.step(kind, Some(old), None);
                 self.step(kind, None, Some(new));
             }
@@ -224,13 +224,13 @@ impl Account {
         quota::add(&mut self.counted, &more);
         quota::add(&mut self.released, &quota::subtract_to_zero(&less, &self.unpaid));
         self.unpaid = quota::subtract_to_zero(&self.unpaid, &less);
-        if new.is_some_and(|new| new.version <= self.late_until) {
+        if new.is_some_and(|new| new.version() <= self.late_until) {
             quota::add(&mut self.unpaid, &more);
         }
         let Some(audit) = &mut self.audit else { return };
         let since = audit.since.saturating_add(QUOTA_CLOCK_SKEW).unwrap_or(Timestamp::MAX);
         // What has certainly been charged since is none of the excess at the beginning.
-        let is_newer = old.is_none() && new.is_some_and(|new| new.created > since);
+        let is_newer = old.is_none() && new.is_some_and(|new| new.created() > since);
         if !is_newer {
             quota::add(&mut audit.settled, &more);
         }

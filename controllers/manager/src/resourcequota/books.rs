@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceQuota;
 
 use super::account::{Account, Effect, Plan, Taken, Verdict, Written};
-use super::record::{MEASURED, Record};
+use super::record::{MEASURED, Named, Record};
 
 /// The books of all namespaces.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Books {
 #[derive(Default)]
 struct Namespace {
     /// Objects by kind and name.
-    objects: BTreeMap<String, BTreeMap<String, Record>>,
+    objects: BTreeMap<String, BTreeSet<Named>>,
     accounts: BTreeMap<String, Account>,
     /// Pods by the time from which they no longer count.
     ending: BTreeSet<(Timestamp, String)>,
@@ -82,8 +82,8 @@ impl Books {
     pub fn complete(&mut self, kind: &str, listed: &BTreeSet<ObjectKey>, now: Timestamp) -> Vec<Wake> {
         let mut gone = Vec::new();
         for (namespace, place) in &self.namespaces {
-            let names = place.objects.get(kind).into_iter().flat_map(BTreeMap::keys);
-            let keys = names.map(|name| ObjectKey::new(namespace, name));
+            let records = place.objects.get(kind).into_iter().flatten();
+            let keys = records.map(|Named(record)| ObjectKey::new(namespace, record.name()));
             gone.extend(keys.filter(|key| !listed.contains(key)));
         }
         let mut wakes: Vec<Wake> = gone.iter().flat_map(|key| self.apply(kind, key, None, now)).collect();
@@ -207,8 +207,9 @@ impl Books {
     pub fn is_current(&self, namespace: &str, listed: &[Listed]) -> bool {
         let place = self.namespaces.get(namespace);
         listed.iter().all(|object| {
-            let record = place.and_then(|place| place.objects.get(&object.kind)?.get(&object.name));
-            record.is_some_and(|record| record.uid == object.uid && record.version >= object.version)
+            let record = place.and_then(|place| place.objects.get(&object.kind)?.get(object.name.as_str()));
+            record
+                .is_some_and(|Named(record)| record.uid() == object.uid && record.version() >= object.version)
         })
     }
 
@@ -264,19 +265,20 @@ impl Namespace {
     }
 
     fn apply(&mut self, kind: &str, at: &ObjectKey, record: Option<Record>, now: Timestamp) -> Vec<Wake> {
-        let known = self.objects.get(kind).and_then(|objects| objects.get(&at.name));
-        if let (Some(known), Some(record)) = (known, &record)
-            && known.uid == record.uid
-            && record.version < known.version
+        let known = self.objects.get(kind).and_then(|objects| objects.get(at.name.as_str()));
+        if let (Some(Named(known)), Some(record)) = (known, &record)
+            && known.uid() == record.uid()
+            && record.version() < known.version()
         {
             return Vec::new();
         }
         let ends = record.as_ref().and_then(Record::ends);
         let objects = self.objects.entry(kind.to_owned()).or_default();
         let old = match &record {
-            Some(record) => objects.insert(at.name.clone(), record.clone()),
-            None => objects.remove(&at.name),
+            Some(record) => objects.replace(Named(record.clone())),
+            None => objects.take(at.name.as_str()),
         };
+        let old = old.map(|Named(record)| record);
         if objects.is_empty() {
             self.objects.remove(kind);
         }
@@ -311,7 +313,9 @@ impl Namespace {
             let counted: BTreeSet<&str> =
                 objects.keys().map(String::as_str).filter(|kind| account.counts(kind)).collect();
             let all = objects.iter().filter(|(kind, _)| counted.contains(kind.as_str()));
-            account.recount(all.flat_map(|(kind, list)| list.values().map(|record| (kind.as_str(), record))));
+            account.recount(
+                all.flat_map(|(kind, list)| list.iter().map(|Named(record)| (kind.as_str(), record))),
+            );
         }
     }
 
@@ -322,11 +326,12 @@ impl Namespace {
                 break;
             }
             self.ending.pop_first();
-            let pod = self.objects.get_mut("pods").and_then(|pods| pods.get_mut(&name));
-            let Some(pod) = pod else { continue };
-            let old = pod.clone();
-            if pod.review(now) {
-                let new = pod.clone();
+            let Some(pods) = self.objects.get_mut("pods") else { continue };
+            let Some(Named(old)) = pods.take(name.as_str()) else { continue };
+            let mut new = old.clone();
+            let is_over = new.review(now);
+            pods.insert(Named(new.clone()));
+            if is_over {
                 wakes.extend(self.record("pods", namespace, (Some(&old), Some(&new)), now));
             }
         }

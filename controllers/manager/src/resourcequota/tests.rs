@@ -203,8 +203,7 @@ fn another_quota_or_object_of_the_same_name_is_counted_anew() {
     books.apply("pods", &key("a"), Some(pod("a", 1, "Running")), at(0));
     books.quota(&key("q"), Some(used(2, &json!({"pods": "2"}))), at(0));
     // Both the pod that was there and the one that has taken its name were charged.
-    let mut again = pod("a", 5, "Running");
-    again.uid = "uid-other".to_owned();
+    let again = pod("a", 5, "Running").with_uid("uid-other");
     books.apply("pods", &key("a"), Some(again), at(0));
     assert_eq!(usage(&plan(&mut books, 0).unwrap()), "pods=1");
     let mut new = ResourceQuota::clone(&used(7, &json!({"pods": "0"})));
@@ -275,7 +274,7 @@ fn counts_that_follow_changes_are_those_of_a_new_count() {
         let phase = dice.pick(&["Running", "Succeeded"]);
         let mut record = if kind == "pods" { pod(&name, version, phase) } else { other(&name, version) };
         if dice.once_in(4) {
-            record.uid = format!("uid-{version}");
+            record = record.with_uid(&format!("uid-{version}"));
         }
         books.apply(kind, &key(&name), (!dice.once_in(3)).then_some(record), at(0));
         let followed = books.counted(&key("q")).clone();
