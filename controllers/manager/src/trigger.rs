@@ -1,9 +1,9 @@
 //! Determines when the change behind a write of endpoints happened, which is where the latency from readiness to traffic
 //! is measured from.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apiserver_meta::uid::Uid;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,8 +18,12 @@ pub(crate) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigg
 #[derive(Default)]
 pub(crate) struct Seen {
     service: Option<Timestamp>,
-    pods: BTreeMap<String, Timestamp>,
+    /// Times of the pods in microseconds, ordered by uid. There is an entry for nearly each pod of the cluster, so that
+    /// it is small.
+    pods: Box<[(Uid, i64)]>,
 }
+
+const _: () = assert!(size_of::<(Uid, i64)>() == 24);
 
 impl Seen {
     /// Returns the time of the oldest change since the last call, and remembers the current state.
@@ -29,18 +33,25 @@ impl Seen {
         if self.service != created {
             changes.extend(created);
         }
-        let mut seen = BTreeMap::new();
+        let mut seen = Vec::with_capacity(pods.len());
         for pod in pods {
             let Some(time) = changed_at(pod) else { continue };
-            let uid = uid(&pod.metadata).to_owned();
-            if self.pods.get(&uid).is_none_or(|before| *before < time) {
+            let uid = Uid::from(uid(&pod.metadata));
+            if self.before(&uid).is_none_or(|before| before < time.as_microsecond()) {
                 changes.push(time);
             }
-            seen.insert(uid, time);
+            seen.push((uid, time.as_microsecond()));
         }
+        seen.sort_unstable();
         self.service = created;
-        self.pods = seen;
+        self.pods = seen.into_boxed_slice();
         changes.into_iter().min()
+    }
+
+    /// Returns the time of a pod at the last call.
+    fn before(&self, pod: &Uid) -> Option<i64> {
+        let place = self.pods.binary_search_by(|(known, _)| known.cmp(pod)).ok()?;
+        self.pods.get(place).map(|(_, time)| *time)
     }
 }
 
@@ -76,5 +87,26 @@ mod tests {
         set_ready(&mut b, true, 20);
         set_ready(&mut a, false, 30);
         assert_eq!(seen.oldest_change(&service, &[Arc::new(a), Arc::new(b)]), Some(at(20)));
+    }
+
+    #[test]
+    fn each_pod_is_compared_with_its_own_time_and_forgotten_with_its_end() {
+        let service = Service { metadata: crate::testing::meta("svc"), ..Service::default() };
+        let mut seen = Seen::default();
+        let pod = |name: &str, second: i64| {
+            let mut pod = running(name, "n", "10.0.0.1");
+            set_ready(&mut pod, true, second);
+            Arc::new(pod)
+        };
+        let pods = |changed: i64| -> Vec<_> { vec![pod("z", 9), pod("a", 7), pod("m", changed)] };
+        assert_eq!(seen.oldest_change(&service, &pods(3)), Some(at(0)));
+        assert_eq!(seen.oldest_change(&service, &pods(3)), None);
+        assert_eq!(
+            seen.oldest_change(&service, &pods(5)),
+            Some(at(5)),
+            "it is older than those of the others"
+        );
+        assert_eq!(seen.oldest_change(&service, &pods(5)[..2]), None);
+        assert_eq!(seen.oldest_change(&service, &pods(5)), Some(at(5)));
     }
 }
