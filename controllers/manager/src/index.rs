@@ -297,12 +297,10 @@ impl<K> Clone for Selectors<K> {
     }
 }
 
+/// Names of the objects, in their order; those without a pair stand under empty ones, which no label is. Most pairs are
+/// those of one object.
 #[derive(Default)]
-struct SelectorIndex {
-    /// Names of the objects; those without a pair stand under empty ones, which no label is.
-    by_pair: BTreeMap<Pair, BTreeSet<String>>,
-    pair_of: BTreeMap<ObjectKey, Pair>,
-}
+struct SelectorIndex(BTreeMap<Pair, Vec<Box<str>>>);
 
 impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
     /// Creates the index. It has to be created before handlers are added to the cache that rely on it.
@@ -311,10 +309,12 @@ impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
         let index = Arc::clone(&selectors.index);
         selectors.cache.on_change(move |change| {
             let mut index = index.write().unwrap_or_else(PoisonError::into_inner);
-            index.remove(&change.key());
-            if let Change::Applied { new, .. } = change {
-                index.insert(new.as_ref());
-            }
+            let (old, new) = match change {
+                Change::Applied { old, new } => (old.as_ref(), Some(new)),
+                Change::Deleted(old) => (Some(old), None),
+            };
+            old.into_iter().for_each(|old| index.remove(old.as_ref()));
+            new.into_iter().for_each(|new| index.insert(new.as_ref()));
         });
         selectors
     }
@@ -327,11 +327,10 @@ impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
     pub fn selecting<T: Resource>(&self, object: &T) -> Vec<ObjectKey> {
         let meta = object.meta();
         let space = namespace(meta);
-        let candidates: BTreeSet<String> = {
+        let candidates: BTreeSet<Box<str>> = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            let pairs = meta.labels.iter().flatten().map(|label| pair(space, label));
-            let pairs = pairs.chain([pair(space, (&String::new(), &String::new()))]);
-            pairs.filter_map(|pair| index.by_pair.get(&pair)).flatten().cloned().collect()
+            let pairs = meta.labels.iter().flatten().map(|label| pair(space, label)).chain([no_pair(space)]);
+            pairs.filter_map(|pair| index.0.get(&pair)).flatten().cloned().collect()
         };
         let keys = candidates.into_iter().map(|name| ObjectKey::new(space, &name));
         keys.filter(|key| {
@@ -342,23 +341,39 @@ impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
     }
 }
 
+/// Returns the pair under which objects without any stand.
+fn no_pair(namespace: &str) -> Pair {
+    pair(namespace, (&String::new(), &String::new()))
+}
+
+/// Returns the place of an object among names, or where it is to be.
+fn search<K: Resource>(names: &[Box<str>], object: &K) -> Result<usize, usize> {
+    names.binary_search_by(|known| (**known).cmp(name(object.meta())))
+}
+
 impl SelectorIndex {
     fn insert<K: Resource + Selects>(&mut self, object: &K) {
-        let key = ObjectKey::of(object);
+        let space = namespace(object.meta());
         let Some(pairs) = object.selector().and_then(Selector::pairs) else { return };
-        let pairs = pairs.into_iter().map(|label| pair(&key.namespace, label));
-        let rarest = pairs.min_by_key(|pair| self.by_pair.get(pair).map_or(0, BTreeSet::len));
-        let place = rarest.unwrap_or_else(|| pair(&key.namespace, (&String::new(), &String::new())));
-        self.by_pair.entry(place.clone()).or_default().insert(key.name.clone());
-        self.pair_of.insert(key, place);
+        let pairs = pairs.into_iter().map(|label| pair(space, label));
+        let rarest = pairs.min_by_key(|pair| self.0.get(pair).map_or(0, Vec::len));
+        let place = rarest.unwrap_or_else(|| no_pair(space));
+        let names = self.0.entry(place).or_insert_with(|| Vec::with_capacity(1));
+        if let Err(place) = search(names, object) {
+            names.insert(place, name(object.meta()).into());
+        }
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
-        let Some(place) = self.pair_of.remove(key) else { return };
-        if let Some(names) = self.by_pair.get_mut(&place) {
-            names.remove(&key.name);
+    /// Removes an object, which is under one of its pairs.
+    fn remove<K: Resource + Selects>(&mut self, object: &K) {
+        let space = namespace(object.meta());
+        let Some(pairs) = object.selector().and_then(Selector::pairs) else { return };
+        let pairs = pairs.into_iter().map(|label| pair(space, label));
+        for place in pairs.chain([no_pair(space)]) {
+            let Some(names) = self.0.get_mut(&place) else { continue };
+            search(names, object).ok().map(|place| names.remove(place));
             if names.is_empty() {
-                self.by_pair.remove(&place);
+                self.0.remove(&place);
             }
         }
     }
@@ -516,5 +531,7 @@ mod tests {
         assert!(found(&[("app", "web")]).is_empty());
         services.cache.delete(&ObjectKey::new("ns", "b"));
         assert!(found(&[("app", "web"), ("tier", "x")]).is_empty());
+        services.cache.delete(&ObjectKey::new("ns", "a"));
+        assert!(services.index.read().unwrap().0.is_empty(), "pairs that no object has are forgotten");
     }
 }

@@ -44,12 +44,17 @@ impl Expectations {
         }
     }
 
-    /// Returns `true` if the cache shows everything that was done for `key`.
+    /// Returns `true` if the cache shows everything that was done for `key`. What is met is forgotten.
     pub fn are_met(&self, key: &ObjectKey) -> bool {
-        self.lock().get(key).is_none_or(|expected| {
+        let mut all = self.lock();
+        let met = all.get(key).is_none_or(|expected| {
             (expected.creations == 0 && expected.deletions.is_empty())
                 || expected.since.elapsed() > EXPECTATION_TIMEOUT
-        })
+        });
+        if met {
+            all.remove(key);
+        }
+        met
     }
 
     /// Removes the expectations of a ReplicaSet that is gone.
@@ -83,5 +88,6 @@ mod tests {
         assert!(!expectations.are_met(&key));
         tokio::time::advance(EXPECTATION_TIMEOUT + Duration::from_secs(1)).await;
         assert!(expectations.are_met(&key));
+        assert!(expectations.lock().is_empty());
     }
 }
