@@ -28,7 +28,7 @@ pub(super) enum Record {
 
 const _: () = assert!(size_of::<Record>() == 16);
 
-/// What is known of an object of which only the number counts.
+/// The known properties of an object of which only the number counts.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     name: String,
