@@ -1,5 +1,5 @@
 //! Foundation of the controllers and the scheduler: a work queue with per-item back-off, workers that drain
-//! it, a ledger of own writes, periodic resynchronisation and leader election.
+//! it, a ledger of own writes, requests side by side, periodic resynchronisation and leader election.
 //!
 //! A reconciler takes a key and nothing else. Whatever made the key relevant (a watch event, a timer, a
 //! failed attempt) is forgotten by the time it runs, so a missed event and a restart take the same code path
@@ -11,6 +11,7 @@ pub mod error;
 pub mod leader;
 pub mod ledger;
 pub mod limits;
+pub mod parallel;
 pub mod queue;
 pub mod worker;
 

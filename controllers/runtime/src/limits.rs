@@ -15,6 +15,9 @@ pub const READY_ROOM: usize = 1024;
 /// Time after which a write that the cache has not shown no longer delays decisions.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
 
+/// Number of requests of one reconciliation that are made at the same time.
+pub const REQUESTS_IN_FLIGHT: usize = 64;
+
 /// Back-off from which a missing object is logged as a warning. Before that the object has probably been
 /// deleted, and the watch event is on its way.
 pub const QUIET_PAUSE: Duration = Duration::from_secs(1);
