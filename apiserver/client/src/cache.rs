@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
 use futures::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
@@ -28,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::index::Indexes;
 pub use self::index::{Index, IndexBy};
+use crate::object::{Metadata, Object};
 use crate::outage::Outage;
 use crate::readable::Readable;
 
@@ -45,12 +45,9 @@ impl ObjectKey {
     }
 
     /// Returns the key of an object.
-    pub fn of<K: Resource>(object: &K) -> Self {
-        let meta = object.meta();
-        Self {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone().unwrap_or_default(),
-        }
+    pub fn of<K: Object>(object: &K) -> Self {
+        let meta = object.metadata();
+        Self::new(meta.namespace(), meta.name())
     }
 }
 
@@ -203,7 +200,7 @@ impl<K: Projection> Ord for Named<K> {
 /// A list that is being received.
 struct Listing<K> {
     /// Objects with their versions.
-    read: Vec<(K, u64)>,
+    read: Vec<(Arc<K>, u64)>,
     /// Keys of objects that exist but cannot be deserialized.
     unreadable: BTreeSet<ObjectKey>,
 }
@@ -331,7 +328,7 @@ impl<K: Projection> Cache<K> {
 
     fn put(&self, kept: K, version: u64) {
         let watched = lock(&self.0.watched);
-        let change = self.insert(&watched, kept);
+        let change = self.insert(&watched, Arc::new(kept));
         self.publish(&watched, version, change);
     }
 
@@ -348,8 +345,8 @@ impl<K: Projection> Cache<K> {
     }
 
     /// Stores an object and updates the indexes; returns the change, `None` for a version that is known.
-    fn insert(&self, watched: &Watched<K>, kept: K) -> Option<Change<K>> {
-        let new = Named(Arc::new(kept));
+    fn insert(&self, watched: &Watched<K>, kept: Arc<K>) -> Option<Change<K>> {
+        let new = Named(kept);
         let change = self.write(|objects| {
             let old = objects.get(&new).map(|old| Arc::clone(&old.0));
             if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
@@ -424,9 +421,6 @@ impl<K> Listed for K where
 {
 }
 
-/// Clears the parts of an object that no reader of a set of caches needs.
-type Reduce<K> = fn(&mut K);
-
 /// Identifies a cache: a kind, a namespace (empty for all) and a selection.
 type Entry = (TypeId, String, Selection);
 
@@ -437,26 +431,12 @@ pub struct Informers {
     ambient: Ambient,
     shutdown: CancellationToken,
     caches: Arc<Mutex<BTreeMap<Entry, Box<dyn Any + Send + Sync>>>>,
-    /// A [`Reduce`] for each kind that is reduced.
-    reductions: BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
 impl Informers {
     /// Creates a set of caches that are updated until `shutdown`.
     pub fn new(client: Client, ambient: Ambient, shutdown: CancellationToken) -> Self {
-        Self { client, ambient, shutdown, caches: Arc::default(), reductions: BTreeMap::new() }
-    }
-
-    /// Returns a set with caches of its own, which store the objects of a kind after `reduce` has cleared what their
-    /// readers do not need.
-    pub fn reduced<K: Listed>(&self, reduce: fn(&mut K)) -> Self {
-        let mut reductions = self.reductions.clone();
-        reductions.insert(TypeId::of::<K>(), Arc::new(reduce));
-        Self { caches: Arc::default(), reductions, ..self.clone() }
-    }
-
-    fn reduction<K: Listed>(&self) -> Option<Reduce<K>> {
-        self.reductions.get(&TypeId::of::<K>())?.downcast_ref::<Reduce<K>>().copied()
+        Self { client, ambient, shutdown, caches: Arc::default() }
     }
 
     pub fn client(&self) -> &Client {
@@ -518,7 +498,6 @@ async fn list_and_watch<K>(
     let mut stream = std::pin::pin!(watcher(api, config));
     let mut listing = Listing::default();
     let mut outage = Outage::new(K::Object::plural(&()).into_owned());
-    let reduce = informers.reduction::<K::Object>();
     loop {
         let event = tokio::select! {
             biased;
@@ -527,7 +506,7 @@ async fn list_and_watch<K>(
         };
         match event {
             Some(Ok(mut event)) => {
-                prepare::<K>(&mut event, reduce);
+                prepare::<K>(&mut event);
                 // `Init` precedes the request of a list; every other event is an answer.
                 if !matches!(event, Event::Init) {
                     outage.record_answer();
@@ -556,7 +535,7 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
             match object.object() {
                 Some(object) => {
                     let version = version_of(object.meta());
-                    listing.read.push((K::project(object), version));
+                    listing.read.push((Arc::new(K::project(object)), version));
                 }
                 None => drop(listing.unreadable.insert(key)),
             }
@@ -573,21 +552,17 @@ fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
 
 /// Returns the version of an object, a number that grows with each change of any object of its kind (KEP-5504); 0 if it
 /// has none.
-pub fn version_of(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+pub fn version_of<M: Metadata + ?Sized>(meta: &M) -> u64 {
+    meta.resource_version().parse().unwrap_or(0)
 }
 
 /// Reduces the object of an event to what is stored: without `managedFields`, which take up half of an object's memory
-/// and are not used by any reader, and without what `reduce` clears.
-fn prepare<K: Projection<Object: Listed>>(
-    event: &mut Event<Readable<K::Object>>,
-    reduce: Option<Reduce<K::Object>>,
-) {
+/// and are not used by any reader.
+fn prepare<K: Projection<Object: Listed>>(event: &mut Event<Readable<K::Object>>) {
     let (Event::Apply(Readable::Object(object)) | Event::InitApply(Readable::Object(object))) = event else {
         return;
     };
     object.meta_mut().managed_fields = None;
-    reduce.into_iter().for_each(|reduce| reduce(object));
     if TypeId::of::<K>() == TypeId::of::<K::Object>() {
         // Vectors that were read from JSON have room for up to four times as many elements; their copies have none.
         **object = K::Object::clone(object);

@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 
 use crate::is_namespace_terminating;
 use crate::limits;
+use crate::object::{Metadata as _, Object};
 use correlate::{Correlator, Step, Written};
 
 /// End of a message that was too long.
@@ -114,15 +115,16 @@ impl Recorder {
 }
 
 /// Returns a reference to a whole object.
-pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
-    let meta = object.meta();
+pub fn reference<K: Object<Kind: Resource<DynamicType = ()>>>(object: &K) -> ObjectReference {
+    let meta = object.metadata();
+    let set = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
+        api_version: Some(K::Kind::api_version(&()).into_owned()),
+        kind: Some(K::Kind::kind(&()).into_owned()),
+        namespace: set(meta.namespace()),
+        name: set(meta.name()),
+        uid: set(meta.uid()),
+        resource_version: set(meta.resource_version()),
         field_path: None,
     }
 }

@@ -8,11 +8,13 @@ pub mod events;
 pub mod fence;
 mod latest;
 pub mod limits;
+mod object;
 mod outage;
 pub mod readable;
 mod refusal;
 pub mod requests;
 pub mod servers;
+pub mod slim;
 pub mod transport;
 
 pub use accounts::Accounts;
@@ -20,6 +22,7 @@ pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection,
 pub use events::Recorder;
 pub use fence::Fence;
 pub use latest::Latest;
+pub use object::{Labels, Metadata, Object};
 pub use readable::Readable;
 pub use refusal::{is_namespace_terminating, message};
 pub use servers::Servers;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -267,20 +267,20 @@ pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
     Some(new)
 }
 
-/// Returns the names of the claims behind the volumes of a pod, each with the name of its volume. The claim of an
-/// ephemeral volume is made for it, and named after pod and volume.
+/// Returns the name of the claim behind a volume of the pod of this name. The claim of an ephemeral volume is made for
+/// it, and named after pod and volume.
+pub fn claim_of(pod: &str, volume: &Volume) -> Option<String> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some(source.claim_name.clone());
+    }
+    volume.ephemeral.as_ref().map(|_| format!("{pod}-{}", volume.name))
+}
+
+/// Returns the names of the claims behind the volumes of a pod, each with the name of its volume.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, String)> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-    volumes.iter().filter_map(|volume| {
-        let claim = match &volume.persistent_volume_claim {
-            Some(source) => source.claim_name.clone(),
-            None => {
-                volume.ephemeral.as_ref()?;
-                format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name)
-            }
-        };
-        Some((volume.name.as_str(), claim))
-    })
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    volumes.iter().filter_map(move |volume| Some((volume.name.as_str(), claim_of(name, volume)?)))
 }
 
 #[cfg(test)]

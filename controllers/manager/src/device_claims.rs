@@ -1,14 +1,13 @@
 //! ResourceClaims as pods refer to them.
 
 use apiserver_client::{IndexBy, ObjectKey};
-use apiserver_meta::pods::is_finished;
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference,
 };
 
 use crate::meta::{is_controlled_by, is_deleted, name, namespace, uid};
-use crate::pods::node_name;
+use crate::pods::Pod;
 
 /// The ResourceClaim behind an entry of `spec.resourceClaims`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +33,8 @@ impl<'a> Reference<'a> {
         if entry.resource_claim_template_name.is_none() {
             return Self::Unsupported;
         }
-        let statuses = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
-        match statuses.into_iter().flatten().find(|status| status.name == entry.name) {
+        let statuses = pod.resource_claim_statuses().unwrap_or_default();
+        match statuses.iter().find(|status| status.name == entry.name) {
             None => Self::Missing,
             Some(status) => match status.resource_claim_name.as_deref() {
                 None => Self::Unneeded,
@@ -56,18 +55,17 @@ impl<'a> Reference<'a> {
 
 /// Returns the entries of `spec.resourceClaims`.
 pub(crate) fn entries(pod: &Pod) -> &[PodResourceClaim] {
-    pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_deref()).unwrap_or_default()
+    pod.spec().resource_claims.as_deref().unwrap_or_default()
 }
 
 /// Returns the name of the claim that the scheduler made for the extended resources of the pod.
 pub(crate) fn extended(pod: &Pod) -> Option<&str> {
-    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
-    Some(&status.resource_claim_name)
+    pod.extended_resource_claim()
 }
 
 /// Returns `true` if no container of the pod runs or will ever run.
 pub(crate) fn is_done(pod: &Pod) -> bool {
-    is_finished(pod) || is_deleted(&pod.metadata) && node_name(pod).is_empty()
+    pod.is_finished() || is_deleted(&pod.metadata) && pod.node_name().is_empty()
 }
 
 /// Returns `true` if a claim was generated for the pod.
@@ -127,6 +125,7 @@ impl IndexBy<Pod> for ByResourceClaim {
 mod tests {
     use super::*;
     use crate::testing;
+    use k8s_openapi::api::core::v1;
     use serde_json::json;
 
     #[test]
@@ -147,6 +146,7 @@ mod tests {
             {"name": "unneeded"},
         ]))
         .unwrap();
+        let pod = Pod::from(pod);
         let references: Vec<_> = entries(&pod).iter().map(|entry| Reference::of(&pod, entry)).collect();
         let expected = [
             Reference::Given("shared"),
@@ -163,6 +163,7 @@ mod tests {
 
     #[test]
     fn pod_is_done_when_it_has_ended_or_was_deleted_without_a_node() {
+        let is_done = |pod: &v1::Pod| super::is_done(&pod.clone().into());
         let mut pod = testing::pod("p");
         assert!(!is_done(&pod));
         pod.metadata.deletion_timestamp = testing::time(1);

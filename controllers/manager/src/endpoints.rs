@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::{Cache, ObjectKey};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{
-    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
-};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
@@ -18,10 +16,9 @@ use crate::index::Pods;
 use crate::limits::ENDPOINTS_ADDRESSES;
 use crate::meta::{is_deleted, name};
 use crate::patch;
-use crate::pods::endpoint_addresses;
+use crate::pods::{Pod, endpoint_addresses};
 use crate::ports::{ResolvedPort, resolve};
 use crate::trigger::{Seen, set_trigger_time};
-use apiserver_meta::pods::{is_finished, is_ready};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpoint-controller";
@@ -158,8 +155,8 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> (Vec<EndpointSubset>, bool) 
     let mut unready = ready.clone();
     let mut count = 0;
     // Ready pods first, so that what is left out is less useful.
-    let mut pods: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !is_finished(pod)).collect();
-    pods.sort_by_key(|pod| !is_ready(pod));
+    let mut pods: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !pod.is_finished()).collect();
+    pods.sort_by_key(|pod| !pod.is_ready());
     for pod in pods {
         if is_deleted(&pod.metadata) && !publish {
             continue;
@@ -175,7 +172,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> (Vec<EndpointSubset>, bool) 
         if count > ENDPOINTS_ADDRESSES {
             return (join(ready, unready), true);
         }
-        let list = if publish || is_ready(pod) { &mut ready } else { &mut unready };
+        let list = if publish || pod.is_ready() { &mut ready } else { &mut unready };
         list.entry(ports).or_default().push(address);
     }
     (join(ready, unready), false)
@@ -217,28 +214,21 @@ fn address(service: &Service, pod: &Pod) -> Option<EndpointAddress> {
         None => spec.cluster_ip.as_deref().is_some_and(|address| address.contains(':')),
     };
     let ip = endpoint_addresses(pod).find(|address| address.contains(':') == v6)?.to_owned();
-    let pod_spec = pod.spec.as_ref()?;
-    let hostname = pod_spec.hostname.clone().filter(|hostname| {
-        !hostname.is_empty() && pod_spec.subdomain.as_deref() == Some(name(&service.metadata))
+    let hostname = pod.hostname().filter(|hostname| {
+        !hostname.is_empty() && pod.spec().subdomain.as_deref() == Some(name(&service.metadata))
     });
     Some(EndpointAddress {
         ip,
-        hostname,
-        node_name: pod_spec.node_name.clone().filter(|node| !node.is_empty()),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        hostname: hostname.map(str::to_owned),
+        node_name: Some(pod.node_name().to_owned()).filter(|node| !node.is_empty()),
+        target_ref: Some(pod.target_reference()),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{labels, meta, running, set_ready, time};
+    use crate::testing::{labels, meta, running, set_ready, slim, time};
     use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 
     #[test]
@@ -256,8 +246,7 @@ mod tests {
         set_ready(&mut unready, false, 1);
         let mut leaving = running("c", "n", "10.0.0.3");
         leaving.metadata.deletion_timestamp = time(1);
-        let pods: Vec<_> =
-            [running("a", "n", "10.0.0.1"), unready, leaving].into_iter().map(Arc::new).collect();
+        let pods = slim([running("a", "n", "10.0.0.1"), unready, leaving]);
         let endpoints = wanted(&service, &pods, None);
         let [subset] = endpoints.subsets.as_deref().unwrap() else { panic!("{endpoints:?}") };
         let ips = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {

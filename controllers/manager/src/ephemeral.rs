@@ -4,16 +4,16 @@
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::ByClaim;
-use crate::meta::{controller_reference, is_controlled_by, is_deleted, name, namespace};
+use crate::meta::{controller_reference, is_controlled_by, is_deleted, name, namespace, uid};
 use crate::metrics::{EPHEMERAL_CREATIONS, EPHEMERAL_FAILURES, Metrics};
-use crate::pods::{claim_of, volumes};
+use crate::pods::{Pod, claim_of, volumes};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -23,7 +23,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let new = queue.clone();
     pods.on_change(move |change| {
         if let Change::Applied { old, new: pod } = change
-            && old.as_ref().is_none_or(|old| old.metadata.uid != pod.metadata.uid)
+            && old.as_ref().is_none_or(|old| uid(&old.metadata) != uid(&pod.metadata))
             && needs_claims(pod)
         {
             new.add(change.key());
@@ -127,7 +127,7 @@ fn claim_for(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
     let given = template.metadata.unwrap_or_default();
     let metadata = ObjectMeta {
         name: claim_of(pod, volume),
-        namespace: pod.metadata.namespace.clone(),
+        namespace: Some(namespace(&pod.metadata).to_owned()),
         owner_references: Some(vec![controller_reference(pod)]),
         annotations: given.annotations,
         labels: given.labels,
@@ -147,9 +147,10 @@ fn conflict(pod: &Pod, claim: &PersistentVolumeClaim) -> Option<String> {
 mod tests {
     use super::*;
     use crate::testing;
+    use k8s_openapi::api::core::v1;
     use serde_json::{Value, json};
 
-    fn pod(volumes: Value) -> Pod {
+    fn pod(volumes: Value) -> v1::Pod {
         let mut pod = testing::pod("web");
         pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
         pod
@@ -165,6 +166,7 @@ mod tests {
     #[test]
     fn claim_has_the_template_and_the_pod_as_its_controlling_owner() {
         let pod = pod(json!([scratch(), {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]));
+        let pod = Pod::from(pod);
         let claim = claim_for(&pod, &volumes(&pod)[0]).unwrap();
         let claim = serde_json::to_value(&claim).unwrap();
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "uid-web", "controller": true,
@@ -178,6 +180,7 @@ mod tests {
 
     #[test]
     fn only_living_pods_with_ephemeral_volumes_need_claims() {
+        let needs_claims = |pod: &v1::Pod| super::needs_claims(&pod.clone().into());
         assert!(!needs_claims(&pod(json!([{"name": "v", "emptyDir": {}}]))));
         let mut pod = pod(json!([{"name": "v", "emptyDir": {}}, scratch()]));
         assert!(needs_claims(&pod));
@@ -188,14 +191,15 @@ mod tests {
     #[test]
     fn claims_of_others_and_of_an_earlier_pod_conflict() {
         let pod = pod(json!([scratch()]));
+        let mut earlier = pod.clone();
+        earlier.metadata.uid = Some("uid-before".to_owned());
+        let (pod, earlier) = (Pod::from(pod), Pod::from(earlier));
         let own = claim_for(&pod, &volumes(&pod)[0]).unwrap();
         assert_eq!(conflict(&pod, &own), None);
         let words = "PVC ns/web-scratch was not created for pod ns/web (pod is not owner)";
         let mut strange = own.clone();
         strange.metadata.owner_references = None;
         assert_eq!(conflict(&pod, &strange).as_deref(), Some(words));
-        let mut earlier = pod.clone();
-        earlier.metadata.uid = Some("uid-before".to_owned());
         let left = claim_for(&earlier, &volumes(&earlier)[0]).unwrap();
         assert_eq!(conflict(&pod, &left).as_deref(), Some(words));
         let mut uncontrolled = own;

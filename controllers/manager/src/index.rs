@@ -8,11 +8,10 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
-use apiserver_meta::volumes;
+use apiserver_client::{Cache, Change, Index, IndexBy, Metadata as _, Object, ObjectKey, Projection};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, ReplicationController, Service};
+use k8s_openapi::api::core::v1::{ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
@@ -20,6 +19,7 @@ use kube::Resource;
 use crate::meta::{
     Labels, controller_of, name, namespace, retain_selected, selects, selects_map, selects_or_all,
 };
+use crate::pods::{Pod, claims_of};
 
 /// A label with its value, in a namespace.
 type Pair = (String, String, String);
@@ -31,23 +31,23 @@ fn pair(namespace: &str, (key, value): (&String, &String)) -> Pair {
 /// Index by each label.
 pub(crate) struct ByLabel;
 
-impl<K: Resource> IndexBy<K> for ByLabel {
+impl<K: Object> IndexBy<K> for ByLabel {
     type Value = Pair;
 
     fn values(object: &K) -> Vec<Pair> {
-        let meta = object.meta();
-        meta.labels.iter().flatten().map(|label| pair(namespace(meta), label)).collect()
+        let meta = object.metadata();
+        meta.labels().into_iter().flatten().map(|label| pair(namespace(meta), label)).collect()
     }
 }
 
 /// Index by the UID of the controlling owner.
 pub(crate) struct ByController;
 
-impl<K: Resource> IndexBy<K> for ByController {
+impl<K: Object> IndexBy<K> for ByController {
     type Value = String;
 
     fn values(object: &K) -> Vec<String> {
-        controller_of(object.meta()).map(|owner| owner.uid.clone()).into_iter().collect()
+        controller_of(object.metadata()).map(|owner| owner.uid.clone()).into_iter().collect()
     }
 }
 
@@ -58,7 +58,7 @@ impl IndexBy<Pod> for ByNode {
     type Value = String;
 
     fn values(pod: &Pod) -> Vec<String> {
-        pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
+        Some(pod.node_name()).filter(|node| !node.is_empty()).map(str::to_owned).into_iter().collect()
     }
 }
 
@@ -70,12 +70,12 @@ impl IndexBy<Pod> for ByClaim {
 
     fn values(pod: &Pod) -> Vec<ObjectKey> {
         let namespace = namespace(&pod.metadata);
-        volumes::claims_of(pod).map(|(_, claim)| ObjectKey::new(namespace, &claim)).collect()
+        claims_of(pod).map(|claim| ObjectKey::new(namespace, &claim)).collect()
     }
 }
 
 /// Objects that others own, by label and by owner.
-pub(crate) struct Owned<K: Resource> {
+pub(crate) struct Owned<K: Object> {
     cache: Cache<K>,
     by_label: Index<K, ByLabel>,
     by_controller: Index<K, ByController>,
@@ -84,7 +84,7 @@ pub(crate) struct Owned<K: Resource> {
 /// Pods by label and by owner.
 pub(crate) type Pods = Owned<Pod>;
 
-impl<K: Resource> Clone for Owned<K> {
+impl<K: Object> Clone for Owned<K> {
     fn clone(&self) -> Self {
         Self {
             cache: self.cache.clone(),
@@ -94,7 +94,7 @@ impl<K: Resource> Clone for Owned<K> {
     }
 }
 
-impl<K: Resource + Send + Sync + 'static> Owned<K> {
+impl<K: Object + Projection + Send + Sync> Owned<K> {
     pub fn new(cache: Cache<K>) -> Self {
         let (by_label, by_controller) = (cache.index(), cache.index());
         Self { cache, by_label, by_controller }
@@ -109,7 +109,7 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
         let pairs = selector.iter().map(|label| pair(namespace, label));
         let Some(rarest) = pairs.min_by_key(|pair| self.by_label.count(pair)) else { return Vec::new() };
         let mut objects = self.by_label.get(&rarest);
-        objects.retain(|object| selects_map(selector, object.meta().labels.as_ref()));
+        objects.retain(|object| selects_map(selector, object.metadata().labels()));
         objects
     }
 
@@ -166,9 +166,9 @@ impl<K: Resource + Send + Sync + 'static> Owned<K> {
 }
 
 /// Merges objects that are ordered by key; one that is in both comes once.
-fn union<K: Resource>(a: Vec<Arc<K>>, b: Vec<Arc<K>>) -> Vec<Arc<K>> {
-    fn key<K: Resource>(object: &Arc<K>) -> (&str, &str) {
-        (namespace(object.meta()), name(object.meta()))
+fn union<K: Object>(a: Vec<Arc<K>>, b: Vec<Arc<K>>) -> Vec<Arc<K>> {
+    fn key<K: Object>(object: &Arc<K>) -> (&str, &str) {
+        (namespace(object.metadata()), name(object.metadata()))
     }
     if b.is_empty() {
         return a;
@@ -324,17 +324,18 @@ impl<K: Resource + Selects + Send + Sync + 'static> Selectors<K> {
     }
 
     /// Returns the keys of the objects that select `object`.
-    pub fn selecting<T: Resource>(&self, object: &T) -> Vec<ObjectKey> {
-        let meta = object.meta();
+    pub fn selecting<T: Object>(&self, object: &T) -> Vec<ObjectKey> {
+        let meta = object.metadata();
         let space = namespace(meta);
         let candidates: BTreeSet<Box<str>> = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            let pairs = meta.labels.iter().flatten().map(|label| pair(space, label)).chain([no_pair(space)]);
+            let pairs =
+                meta.labels().into_iter().flatten().map(|label| pair(space, label)).chain([no_pair(space)]);
             pairs.filter_map(|pair| index.0.get(&pair)).flatten().cloned().collect()
         };
         let keys = candidates.into_iter().map(|name| ObjectKey::new(space, &name));
         keys.filter(|key| {
-            let selects = |one: Arc<K>| Some(one.selector()?.matches(meta.labels.as_ref()));
+            let selects = |one: Arc<K>| Some(one.selector()?.matches(meta.labels()));
             self.cache.get(key).and_then(selects) == Some(true)
         })
         .collect()
@@ -382,10 +383,10 @@ impl SelectorIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{labels, meta, pod};
-    use k8s_openapi::api::core::v1::ServiceSpec;
+    use crate::testing::{labels, meta, pod, slim};
+    use k8s_openapi::api::core::v1::{self, ServiceSpec};
 
-    fn labelled(name: &str, pairs: &[(&str, &str)], version: &str) -> Pod {
+    fn labelled(name: &str, pairs: &[(&str, &str)], version: &str) -> v1::Pod {
         let mut pod = pod(name);
         pod.metadata.labels = Some(labels(pairs));
         pod.metadata.resource_version = Some(version.to_owned());
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn union_is_ordered_and_has_each_object_once() {
-        let of = |names: &[&str]| names.iter().map(|name| Arc::new(pod(name))).collect::<Vec<_>>();
+        let of = |names: &[&str]| slim(names.iter().map(|name| pod(name)));
         for (a, b, both) in [
             (&["a", "c"][..], &["b", "c", "d"][..], &["a", "b", "c", "d"][..]),
             (&[], &["a"], &["a"]),

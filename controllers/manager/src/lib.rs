@@ -53,7 +53,6 @@ mod podgc;
 mod pods;
 mod ports;
 mod protection;
-mod reduced;
 mod registry;
 mod removals;
 mod replicaset;
@@ -117,8 +116,6 @@ pub async fn run(
 }
 
 async fn work(config: Config, informers: Informers, ambient: Ambient, leading: Leadership) {
-    // Other components that share the set read other parts of pods.
-    let informers = informers.reduced(reduced::pod);
     let context = Context::new(Arc::new(config), informers, ambient, leading);
     context.config.metrics.clear();
     let mut tasks = Tasks::new();

@@ -1,36 +1,47 @@
 //! Metadata of objects of any kind: names, owners and selectors.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+pub(crate) use apiserver_client::Labels;
+use apiserver_client::{Metadata, Object, ObjectKey};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::Resource;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::{Selector, SelectorExt};
 
-/// Labels, annotations, or a map selector.
-pub(crate) type Labels = BTreeMap<String, String>;
-
-pub(crate) fn name(meta: &ObjectMeta) -> &str {
-    meta.name.as_deref().unwrap_or_default()
+pub(crate) fn name(meta: &impl Metadata) -> &str {
+    meta.name()
 }
 
-pub(crate) fn namespace(meta: &ObjectMeta) -> &str {
-    meta.namespace.as_deref().unwrap_or_default()
+pub(crate) fn namespace(meta: &impl Metadata) -> &str {
+    meta.namespace()
 }
 
-pub(crate) fn uid(meta: &ObjectMeta) -> &str {
-    meta.uid.as_deref().unwrap_or_default()
+pub(crate) fn uid(meta: &impl Metadata) -> &str {
+    meta.uid()
 }
 
 /// Returns `true` if the object is being deleted.
-pub(crate) fn is_deleted(meta: &ObjectMeta) -> bool {
-    meta.deletion_timestamp.is_some()
+pub(crate) fn is_deleted(meta: &impl Metadata) -> bool {
+    meta.deleted().is_some()
 }
 
-pub(crate) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
+pub(crate) fn labels(meta: &impl Metadata) -> Option<&Labels> {
+    meta.labels()
+}
+
+/// Returns when the object was created.
+pub(crate) fn created(meta: &impl Metadata) -> Option<Timestamp> {
+    meta.created()
+}
+
+pub(crate) fn annotation<'a>(meta: &'a impl Metadata, key: &str) -> Option<&'a str> {
+    meta.annotations()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn label<'a>(meta: &'a impl Metadata, key: &str) -> Option<&'a str> {
+    meta.labels()?.get(key).map(String::as_str)
 }
 
 /// Returns `true` if a text is a single segment of a path, without escapes, a query or a fragment.
@@ -39,33 +50,36 @@ pub(crate) fn is_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..") && text.bytes().all(is_plain)
 }
 
-pub(crate) fn owners(meta: &ObjectMeta) -> &[OwnerReference] {
-    meta.owner_references.as_deref().unwrap_or_default()
+pub(crate) fn owners(meta: &impl Metadata) -> &[OwnerReference] {
+    meta.owners()
 }
 
 /// Returns the managing owner of the object.
-pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
+pub(crate) fn controller_of(meta: &impl Metadata) -> Option<&OwnerReference> {
     owners(meta).iter().find(|owner| owner.controller == Some(true))
 }
 
 /// Returns the key of the managing owner, if it is of kind `K`.
-pub(crate) fn controller_key<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> Option<ObjectKey> {
+pub(crate) fn controller_key<K: Resource<DynamicType = ()>>(meta: &impl Metadata) -> Option<ObjectKey> {
     let owner = controller_of(meta)?;
     let same_group = owner.api_version.split('/').next() == K::api_version(&()).split('/').next();
     (same_group && owner.kind == K::kind(&())).then(|| ObjectKey::new(namespace(meta), &owner.name))
 }
 
-pub(crate) fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
+pub(crate) fn is_controlled_by(meta: &impl Metadata, owner: &impl Metadata) -> bool {
     controller_of(meta).is_some_and(|reference| reference.uid == uid(owner))
 }
 
 /// Returns a reference that makes `owner` the managing owner.
-pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+pub(crate) fn controller_reference<K>(owner: &K) -> OwnerReference
+where
+    K: Object<Kind: Resource<DynamicType = ()>>,
+{
     OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: name(owner.meta()).to_owned(),
-        uid: uid(owner.meta()).to_owned(),
+        api_version: K::Kind::api_version(&()).into_owned(),
+        kind: K::Kind::kind(&()).into_owned(),
+        name: name(owner.metadata()).to_owned(),
+        uid: uid(owner.metadata()).to_owned(),
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
@@ -73,8 +87,9 @@ pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> 
 
 /// Returns `params` for the object with this metadata alone: the server refuses (409) to delete another one that has got
 /// its name since.
-pub(crate) fn only_this(meta: &ObjectMeta, params: DeleteParams) -> DeleteParams {
-    let same = Preconditions { uid: meta.uid.clone(), resource_version: None };
+pub(crate) fn only_this(meta: &impl Metadata, params: DeleteParams) -> DeleteParams {
+    let uid = Some(meta.uid()).filter(|uid| !uid.is_empty());
+    let same = Preconditions { uid: uid.map(str::to_owned), resource_version: None };
     DeleteParams { preconditions: Some(same), ..params }
 }
 
@@ -91,11 +106,11 @@ pub(crate) fn selects_or_all(selector: &LabelSelector, labels: Option<&Labels>) 
 }
 
 /// Retains the objects that a label selector matches, as [`selects_or_all`] does.
-pub(crate) fn retain_selected<K: Resource>(objects: &mut Vec<Arc<K>>, selector: &LabelSelector) {
+pub(crate) fn retain_selected<K: Object>(objects: &mut Vec<Arc<K>>, selector: &LabelSelector) {
     let (selector, none) = (Selector::try_from(selector.clone()), Labels::new());
     let selector = selector.as_ref();
     objects.retain(|object| {
-        let labels = object.meta().labels.as_ref().unwrap_or(&none);
+        let labels = object.metadata().labels().unwrap_or(&none);
         selector.is_ok_and(|selector| selector.matches(labels))
     });
 }
@@ -124,17 +139,17 @@ pub(crate) struct Claims<T> {
 
 /// Sorts `objects` of the owner's namespace into those that it owns, adopts and releases. An owner that is
 /// being deleted neither adopts nor releases.
-pub(crate) fn claim<K: Resource, T: AsRef<K>>(
-    owner: &ObjectMeta,
+pub(crate) fn claim<K: Object, T: AsRef<K>>(
+    owner: &impl Metadata,
     selector: &LabelSelector,
     objects: Vec<T>,
 ) -> Claims<T> {
     let mut claims = Claims { owned: Vec::new(), adopt: Vec::new(), release: Vec::new() };
     let (selector, none) = (parsed(selector), Labels::new());
     for object in objects {
-        let meta = object.as_ref().meta();
+        let meta = object.as_ref().metadata();
         let matches =
-            selector.as_ref().is_some_and(|selector| selector.matches(meta.labels.as_ref().unwrap_or(&none)));
+            selector.as_ref().is_some_and(|selector| selector.matches(meta.labels().unwrap_or(&none)));
         match controller_of(meta) {
             Some(reference) if reference.uid == uid(owner) => {
                 if matches {
@@ -152,20 +167,21 @@ pub(crate) fn claim<K: Resource, T: AsRef<K>>(
 }
 
 /// Returns the owner references of `meta` with `reference` added.
-pub(crate) fn with_owner(meta: &ObjectMeta, reference: OwnerReference) -> Vec<OwnerReference> {
+pub(crate) fn with_owner(meta: &impl Metadata, reference: OwnerReference) -> Vec<OwnerReference> {
     let mut references: Vec<_> = owners(meta).iter().filter(|r| r.uid != reference.uid).cloned().collect();
     references.push(reference);
     references
 }
 
 /// Returns the owner references of `meta` without those to `owner_uid`.
-pub(crate) fn without_owner(meta: &ObjectMeta, owner_uid: &str) -> Vec<OwnerReference> {
+pub(crate) fn without_owner(meta: &impl Metadata, owner_uid: &str) -> Vec<OwnerReference> {
     owners(meta).iter().filter(|r| r.uid != owner_uid).cloned().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::Pod;
     use crate::testing;
 
     #[test]
@@ -182,7 +198,7 @@ mod tests {
             pod.metadata.labels = Some(testing::labels(&[("app", label)]));
             pod.metadata.owner_references = owned_by
                 .map(|uid| vec![OwnerReference { uid: uid.to_owned(), ..controller_reference(&owner) }]);
-            Arc::new(pod)
+            Arc::new(Pod::from(pod))
         };
         let pods = vec![
             pod("owned", "test", Some("uid-rs")),
@@ -192,7 +208,7 @@ mod tests {
             pod("stranger", "changed", None),
         ];
         let claims = claim(&owner.metadata, &owner.spec.as_ref().unwrap().selector, pods);
-        let names = |pods: &[Arc<k8s_openapi::api::core::v1::Pod>]| -> Vec<String> {
+        let names = |pods: &[Arc<Pod>]| -> Vec<String> {
             pods.iter().map(|pod| name(&pod.metadata).to_owned()).collect()
         };
         assert_eq!(names(&claims.owned), ["owned"]);

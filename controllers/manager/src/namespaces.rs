@@ -7,7 +7,7 @@ use apiserver_client::{Cache, Change, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
+use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::discovery::verbs;
@@ -19,6 +19,7 @@ use crate::discovery::{Kind, kinds};
 use crate::limits::{LIST_PAGE, NAMESPACE_PERIOD};
 use crate::meta::{is_deleted, namespace};
 use crate::patch;
+use crate::pods::Pod;
 
 /// The finalizer in `spec.finalizers` that this controller is responsible for.
 const FINALIZER: &str = "kubernetes";

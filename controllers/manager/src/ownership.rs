@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_client::{Cache, Change, Object, ObjectKey, Projection};
 use controllers_runtime::{Attempt, Result, WorkQueue};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -18,17 +18,17 @@ use crate::patch;
 pub(crate) fn follow<O, K>(objects: &Cache<K>, owners: &Selectors<O>, queue: &WorkQueue<ObjectKey>)
 where
     O: Resource<DynamicType = ()> + Selects + Send + Sync + 'static,
-    K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    K: Object + Projection + Send + Sync,
 {
     let (owners, queue) = (owners.clone(), queue.clone());
     objects.on_change(move |change| {
         let before = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
         let object = change.object();
         for version in before.into_iter().chain([object]) {
-            controller_key::<O>(version.meta()).into_iter().for_each(|key| queue.add(key));
+            controller_key::<O>(version.metadata()).into_iter().for_each(|key| queue.add(key));
         }
-        let is_gone = matches!(change, Change::Deleted(_)) || is_deleted(object.meta());
-        if !is_gone && controller_of(object.meta()).is_none() {
+        let is_gone = matches!(change, Change::Deleted(_)) || is_deleted(object.metadata());
+        if !is_gone && controller_of(object.metadata()).is_none() {
             owners.selecting(object.as_ref()).into_iter().for_each(|key| queue.add(key));
         }
     });
@@ -50,7 +50,8 @@ where
 pub(crate) async fn adopt_and_release<O, K>(client: &Client, owner: &O, claims: Claims<Arc<K>>) -> Result<()>
 where
     O: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    K: Object,
+    K::Kind: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Serialize
         + DeserializeOwned
         + Clone
@@ -59,19 +60,20 @@ where
     if !claims.adopt.is_empty() && !is_current(client, owner).await? {
         return Ok(());
     }
-    let api: Api<K> = Api::namespaced(client.clone(), namespace(owner.meta()));
+    let api: Api<K::Kind> = Api::namespaced(client.clone(), namespace(owner.meta()));
     let adopt = claims.adopt.into_iter().map(|object| {
-        let owners = meta::with_owner(object.meta(), meta::controller_reference(owner));
+        let owners = meta::with_owner(object.metadata(), meta::controller_reference(owner));
         (object, owners)
     });
     let release = claims.release.into_iter().map(|object| {
-        let owners = meta::without_owner(object.meta(), uid(owner.meta()));
+        let owners = meta::without_owner(object.metadata(), uid(owner.meta()));
         (object, owners)
     });
     for (object, owners) in adopt.chain(release) {
-        let mut new = K::clone(&object);
+        let old = object.to_api();
+        let mut new = old.clone();
         new.meta_mut().owner_references = Some(owners);
-        patch::update(&api, object.as_ref(), &new).await?;
+        patch::update(&api, &old, &new).await?;
     }
     Ok(())
 }

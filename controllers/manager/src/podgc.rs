@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_client::{Cache, ObjectKey};
+use apiserver_client::{Cache, Object, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::nodes::{is_out_of_service, is_ready};
 use controllers_runtime::{Attempt, Result};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{self, Node};
 use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
@@ -16,11 +16,10 @@ use tracing::warn;
 
 use crate::context::{Context, Tasks};
 use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
-use crate::meta::{is_deleted, name, namespace, only_this};
+use crate::meta::{created, is_deleted, name, namespace, only_this};
 use crate::metrics::{Metrics, POD_GC_DELETIONS, POD_GC_ERRORS};
 use crate::patch;
-use crate::pods::{node_name, put_disruption};
-use apiserver_meta::pods::is_finished;
+use crate::pods::{Pod, put_disruption};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -101,7 +100,7 @@ impl Collector {
     /// either.
     async fn gone_nodes(&mut self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
         let bound: BTreeSet<&str> =
-            pods.iter().map(|pod| node_name(pod)).filter(|node| !node.is_empty()).collect();
+            pods.iter().map(|pod| pod.node_name()).filter(|node| !node.is_empty()).collect();
         let nodes = self.nodes.clone();
         let present = |node: &str| nodes.get(&ObjectKey::new("", node)).is_some();
         self.missing.retain(|node, _| bound.contains(node.as_str()) && !present(node));
@@ -123,7 +122,7 @@ impl Collector {
     async fn out_of_service(&self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
         let lost = |node: &Node| is_out_of_service(node) && !is_ready(node);
         let deleted = pods.iter().filter(|pod| is_deleted(&pod.metadata));
-        let nodes: BTreeSet<&str> = deleted.map(|pod| node_name(pod)).collect();
+        let nodes: BTreeSet<&str> = deleted.map(|pod| pod.node_name()).collect();
         let api: Api<Node> = Api::all(self.client.clone());
         let mut found = BTreeSet::new();
         for node in nodes {
@@ -138,17 +137,18 @@ impl Collector {
     }
 
     async fn delete(&self, pod: &Pod, reason: Reason) -> Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+        let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
-        if !is_finished(pod) {
+        if !pod.is_finished() {
             // No kubelet will ever report how the pod ended.
-            let mut new = pod.clone();
+            let old = pod.to_api();
+            let mut new = old.clone();
             new.status.get_or_insert_default().phase = Some("Failed".to_owned());
             if reason == Reason::Orphaned {
                 let message = "PodGC: node no longer exists";
                 put_disruption(&mut new, "DeletionByPodGC", message, self.ambient.now());
             }
-            patch::update_status(&api, pod, &new).await?;
+            patch::update_status(&api, &old, &new).await?;
         }
         let options = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
         let options = only_this(&pod.metadata, options);
@@ -170,36 +170,32 @@ fn plan(pods: &[Arc<Pod>], threshold: usize, nodes: &LostNodes) -> Vec<(Arc<Pod>
     let mut doomed: Vec<(Arc<Pod>, Reason)> = Vec::new();
     let mut finished = Vec::new();
     for pod in pods {
-        let node = node_name(pod);
+        let node = pod.node_name();
         if nodes.gone.contains(node) {
             doomed.push((Arc::clone(pod), Reason::Orphaned));
         } else if node.is_empty() && is_deleted(&pod.metadata) {
             doomed.push((Arc::clone(pod), Reason::Unbound));
         } else if is_deleted(&pod.metadata) && nodes.out_of_service.contains(node) {
             doomed.push((Arc::clone(pod), Reason::OutOfService));
-        } else if is_finished(pod) && !is_deleted(&pod.metadata) {
+        } else if pod.is_finished() && !is_deleted(&pod.metadata) {
             finished.push(pod);
         }
     }
     // Evicted pods first, which nobody waits for.
-    finished.sort_by_key(|pod| {
-        let meta = &pod.metadata;
-        (!is_evicted(pod), meta.creation_timestamp.clone(), meta.name.clone())
-    });
+    finished.sort_by_key(|pod| (!is_evicted(pod), created(&pod.metadata), name(&pod.metadata).to_owned()));
     let surplus = if threshold == 0 { 0 } else { finished.len().saturating_sub(threshold) };
     doomed.extend(finished.into_iter().take(surplus).map(|pod| (Arc::clone(pod), Reason::Surplus)));
     doomed
 }
 
 fn is_evicted(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    status.is_some_and(|it| it.phase.as_deref() == Some("Failed") && it.reason.as_deref() == Some("Evicted"))
+    pod.phase() == "Failed" && pod.reason() == Some("Evicted")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{pod, running, time};
+    use crate::testing::{pod, running, slim, time};
 
     #[test]
     fn surplus_unbound_and_orphaned_pods_are_collected() {
@@ -219,7 +215,7 @@ mod tests {
         };
         let mut unbound = pod("unbound");
         unbound.metadata.deletion_timestamp = time(1);
-        let pods: Vec<_> = [
+        let pods = slim([
             finished("young", 9),
             finished("old", 1),
             evicted,
@@ -229,17 +225,14 @@ mod tests {
             running("orphan", "lost", "10.0.0.2"),
             running("good", "n", "10.0.0.3"),
             unbound,
-        ]
-        .into_iter()
-        .map(Arc::new)
-        .collect();
+        ]);
         let nodes = LostNodes {
             gone: BTreeSet::from(["lost".to_owned()]),
             out_of_service: BTreeSet::from(["broken".to_owned()]),
         };
         let named: Vec<_> = plan(&pods, 1, &nodes)
             .into_iter()
-            .map(|(pod, reason)| (pod.metadata.name.clone().unwrap(), reason))
+            .map(|(pod, reason)| (name(&pod.metadata).to_owned(), reason))
             .collect();
         let expected = [
             ("stuck", Reason::OutOfService),

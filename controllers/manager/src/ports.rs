@@ -1,6 +1,7 @@
 //! Resolution of Service ports on pods, since a named target port may have a different number on each pod.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Service, ServicePort};
+use crate::pods::Pod;
+use k8s_openapi::api::core::v1::{Container, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// A port of a Service on a particular pod.
@@ -42,7 +43,7 @@ fn number(port: &ServicePort, pod: &Pod) -> Option<i32> {
 
 /// Returns the port with that name and protocol in a container or sidecar.
 fn named(name: &str, wanted: &str, pod: &Pod) -> Option<i32> {
-    let spec = pod.spec.as_ref()?;
+    let spec = pod.spec();
     let sidecars = spec
         .init_containers
         .iter()

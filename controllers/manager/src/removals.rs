@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::{Cache, ObjectKey};
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::meta::{is_deleted, uid};
+use crate::pods::Pod;
 
 /// Names and UIDs of the pods whose deletion the server has accepted, for each key of a queue.
 #[derive(Default)]
@@ -49,6 +49,8 @@ impl Removals {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1;
+
     use super::*;
     use crate::testing::{pod, time};
 
@@ -58,9 +60,9 @@ mod tests {
         assert!(removals.are_shown(&key, &cache));
         for name in ["a", "b", "c"] {
             cache.apply(pod(name));
-            removals.deleted(&key, &pod(name));
+            removals.deleted(&key, &pod(name).into());
         }
-        let changed = |name: &str, change: &dyn Fn(&mut Pod)| {
+        let changed = |name: &str, change: &dyn Fn(&mut v1::Pod)| {
             let mut pod = pod(name);
             pod.metadata.resource_version = Some("2".to_owned());
             change(&mut pod);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use apiserver_meta::uid::Uid;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::meta::uid;
-use apiserver_meta::pods::condition;
+use crate::pods::Pod;
 
 /// Annotation with the time of the change behind the last write.
 pub(crate) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
@@ -67,13 +67,13 @@ pub(crate) fn set_trigger_time(meta: &mut ObjectMeta, trigger: &Option<String>) 
 
 /// Returns when a pod's readiness last changed.
 fn changed_at(pod: &Pod) -> Option<Timestamp> {
-    condition(pod, "Ready")?.last_transition_time.as_ref().map(|time| time.0)
+    pod.condition("Ready")?.last_transition_time
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{at, running, set_ready};
+    use crate::testing::{at, running, set_ready, slim};
 
     #[test]
     fn trigger_time_is_that_of_the_oldest_change_since_the_last_call() {
@@ -81,12 +81,12 @@ mod tests {
         let mut seen = Seen::default();
         let mut a = running("a", "n", "10.0.0.1");
         set_ready(&mut a, true, 5);
-        assert_eq!(seen.oldest_change(&service, &[Arc::new(a.clone())]), Some(at(0)));
-        assert_eq!(seen.oldest_change(&service, &[Arc::new(a.clone())]), None);
+        assert_eq!(seen.oldest_change(&service, &slim([a.clone()])), Some(at(0)));
+        assert_eq!(seen.oldest_change(&service, &slim([a.clone()])), None);
         let mut b = running("b", "n", "10.0.0.2");
         set_ready(&mut b, true, 20);
         set_ready(&mut a, false, 30);
-        assert_eq!(seen.oldest_change(&service, &[Arc::new(a), Arc::new(b)]), Some(at(20)));
+        assert_eq!(seen.oldest_change(&service, &slim([a, b])), Some(at(20)));
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         let pod = |name: &str, second: i64| {
             let mut pod = running(name, "n", "10.0.0.1");
             set_ready(&mut pod, true, second);
-            Arc::new(pod)
+            Arc::new(Pod::from(pod))
         };
         let pods = |changed: i64| -> Vec<_> { vec![pod("z", 9), pod("a", 7), pod("m", changed)] };
         assert_eq!(seen.oldest_change(&service, &pods(3)), Some(at(0)));

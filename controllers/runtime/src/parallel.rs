@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::limits::REQUESTS_IN_FLIGHT;
 
-/// What became of many requests.
+/// The outcome of many requests.
 #[derive(Debug)]
 pub struct Done<T, E> {
     /// Results of the requests that were made, as they arrived.

@@ -12,7 +12,7 @@ fn config_map(name: &str, version: &str) -> ConfigMap {
 fn listing(read: Vec<ConfigMap>) -> Listing<ConfigMap> {
     let read = read.into_iter().map(|object| {
         let version = version_of(&object.metadata);
-        (object, version)
+        (Arc::new(object), version)
     });
     Listing { read: read.collect(), ..Listing::default() }
 }
@@ -168,20 +168,15 @@ fn applied(object: ConfigMap) -> Event<Readable<ConfigMap>> {
 }
 
 #[test]
-fn objects_are_stored_without_managed_fields_and_what_a_reduction_clears() {
+fn objects_are_stored_without_managed_fields() {
     let mut object = config_map("a", "1");
     object.metadata.managed_fields = Some(Vec::new());
-    object.data = Some([("one".to_owned(), "1".to_owned())].into());
     object.immutable = Some(true);
-    let reduce: Reduce<ConfigMap> = |object| object.data = None;
-    for (reduce, has_data) in [(None, true), (Some(reduce), false)] {
-        let (cache, mut event) = (Cache::<ConfigMap>::default(), applied(object.clone()));
-        prepare::<ConfigMap>(&mut event, reduce);
-        apply_event(&cache, &mut Listing::default(), event);
-        let stored = cache.get(&ObjectKey::new("ns", "a")).unwrap();
-        assert_eq!((stored.data.is_some(), stored.immutable), (has_data, Some(true)));
-        assert!(stored.metadata.managed_fields.is_none());
-    }
+    let (cache, mut event) = (Cache::<ConfigMap>::default(), applied(object));
+    prepare::<ConfigMap>(&mut event);
+    apply_event(&cache, &mut Listing::default(), event);
+    let stored = cache.get(&ObjectKey::new("ns", "a")).unwrap();
+    assert_eq!((stored.metadata.managed_fields.is_none(), stored.immutable), (true, Some(true)));
 }
 
 #[test]
@@ -191,21 +186,7 @@ fn vectors_of_stored_objects_have_no_room_to_spare() {
     finalizers.push("example.com/one".to_owned());
     object.metadata.finalizers = Some(finalizers);
     let mut event = applied(object);
-    prepare::<ConfigMap>(&mut event, None);
+    prepare::<ConfigMap>(&mut event);
     let Event::Apply(Readable::Object(object)) = event else { panic!("another event") };
     assert_eq!(object.metadata.finalizers.map(|all| all.capacity()), Some(1));
-}
-
-#[tokio::test]
-async fn reduced_set_has_caches_of_its_own() {
-    let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
-        std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
-    });
-    let stop = CancellationToken::new();
-    let all = Informers::new(Client::new(service, "ns"), Ambient::system(), stop.clone());
-    let reduced = all.reduced::<ConfigMap>(|object| object.data = None);
-    assert!(all.reduction::<ConfigMap>().is_none() && reduced.reduction::<ConfigMap>().is_some());
-    assert!(!Arc::ptr_eq(&all.cache::<ConfigMap>().0, &reduced.cache::<ConfigMap>().0));
-    assert!(Arc::ptr_eq(&reduced.cache::<ConfigMap>().0, &reduced.clone().cache::<ConfigMap>().0));
-    stop.cancel();
 }

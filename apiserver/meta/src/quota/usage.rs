@@ -43,14 +43,15 @@ pub fn usage(kind: &str, object: Object<'_>, counted: bool) -> Usage {
 /// Returns `true` if a pod uses more than its place in the store: it has not ended, and its node has not exceeded the
 /// time in which it must end.
 pub fn is_counted(pod: &Pod, now: Timestamp) -> bool {
-    !is_finished(pod) && ends(pod).is_none_or(|end| now <= end)
+    let meta = &pod.metadata;
+    let deleted = meta.deletion_timestamp.as_ref().map(|time| time.0);
+    !is_finished(pod) && ends(deleted, meta.deletion_grace_period_seconds).is_none_or(|end| now <= end)
 }
 
-/// Returns when a pod that is deleted is no longer counted, although it may still be there: its node may be lost.
-pub fn ends(pod: &Pod) -> Option<Timestamp> {
-    let deleted = pod.metadata.deletion_timestamp.as_ref()?.0;
-    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds?);
-    Some(deleted.checked_add(grace).unwrap_or(Timestamp::MAX))
+/// Returns when a pod that was to be deleted at a time, with a grace period in seconds, is no longer counted, although it
+/// may still be there: its node may be lost.
+pub fn ends(deleted: Option<Timestamp>, grace: Option<i64>) -> Option<Timestamp> {
+    Some(deleted?.checked_add(SignedDuration::from_secs(grace?)).unwrap_or(Timestamp::MAX))
 }
 
 /// Returns `true` if a pod has a deadline.

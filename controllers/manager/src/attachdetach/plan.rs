@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-
 use crate::limits;
 use crate::meta::{name, namespace};
+use crate::pods::Pod;
 
 /// One volume, and all nodes that have to do with it.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey};
 use apiserver_meta::{nodes, volumes};
 use controllers_runtime::WorkQueue;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 
 use super::names::{attachment_name, split, unique_name};
@@ -14,7 +14,7 @@ use super::plan::{Attachment, Facts, Place, View};
 use crate::context::Context;
 use crate::index::{ByClaim, ByNode};
 use crate::meta::{annotation, is_controlled_by, is_deleted, name, namespace, uid};
-use crate::pods::{claim_of, is_terminated, node_name};
+use crate::pods::{Pod, claim_of, claims_of, is_terminated};
 
 /// Annotation of nodes whose volumes the control plane attaches.
 const CONTROLLER_MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -200,7 +200,7 @@ impl Sources {
         for volume in &found {
             let of = name(&volume.metadata);
             for pod in self.users(volume) {
-                let place = places.entry(node_name(&pod).to_owned()).or_default();
+                let place = places.entry(pod.node_name().to_owned()).or_default();
                 if place.volume.is_empty() {
                     of.clone_into(&mut place.volume);
                 }
@@ -261,7 +261,7 @@ impl Sources {
             return Vec::new();
         }
         let mut pods = self.by_claim.get(&key);
-        pods.retain(|pod| !node_name(pod).is_empty() && !is_terminated(pod) && may_use(pod, &claim));
+        pods.retain(|pod| !pod.node_name().is_empty() && !is_terminated(pod) && may_use(pod, &claim));
         pods
     }
 
@@ -277,7 +277,7 @@ impl Sources {
 
     fn add_pod(&self, pod: &Pod, queue: &WorkQueue<String>) {
         let space = namespace(&pod.metadata);
-        for (_, claim) in volumes::claims_of(pod) {
+        for claim in claims_of(pod) {
             self.add_claim(&ObjectKey::new(space, &claim), queue);
         }
     }
@@ -340,12 +340,12 @@ pub(super) fn follow(sources: &Arc<Sources>, queue: &WorkQueue<String>) {
     let (of, to) = (Arc::clone(sources), queue.clone());
     sources.pods.on_change(move |change| {
         let relevant =
-            |pod: &Pod| (node_name(pod).to_owned(), is_terminated(pod), uid(&pod.metadata).to_owned());
+            |pod: &Pod| (pod.node_name().to_owned(), is_terminated(pod), uid(&pod.metadata).to_owned());
         let is_same = match change {
             Change::Applied { old: Some(old), new } => relevant(old) == relevant(new),
             _ => false,
         };
-        if !is_same && !node_name(change.object()).is_empty() {
+        if !is_same && !change.object().node_name().is_empty() {
             of.add_pod(change.object(), &to);
         }
     });

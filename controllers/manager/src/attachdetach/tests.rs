@@ -10,6 +10,7 @@ use super::memory::Memories;
 use super::names::{attachment_name, split, unique_name};
 use super::plan::{self, Attachment, Facts, Place, Step, View, multi_attach, steps};
 use crate::limits;
+use crate::pods::Pod;
 use crate::testing::pod;
 
 const UNIQUE: &str = "kubernetes.io/csi/d.example.com^h";
@@ -45,7 +46,7 @@ fn place() -> Place {
 
 /// Returns a place with a pod, which is named after the node.
 fn wanted(node: &str) -> Place {
-    Place { pods: vec![Arc::new(pod(&format!("p-{node}")))], ..place() }
+    Place { pods: vec![Arc::new(pod(&format!("p-{node}")).into())], ..place() }
 }
 
 fn view(places: Vec<(&str, Place)>) -> View {
@@ -220,7 +221,7 @@ fn multi_attach_error_names_pods_of_the_own_namespace_only() {
     let at = |name: &str, space: &str| {
         let mut pod = pod(name);
         pod.metadata.namespace = Some(space.to_owned());
-        Arc::new(pod)
+        Arc::new(Pod::from(pod))
     };
     let others = ["n1".to_owned(), "n2".to_owned()];
     let exclusive = "Volume is already exclusively attached to one node and can't be attached to another";

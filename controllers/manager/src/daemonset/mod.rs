@@ -24,7 +24,7 @@ use apiserver_meta::ambient::Ambient;
 use controllers_runtime::limits::UNSEEN_WRITE;
 use controllers_runtime::{Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{Api, Client};
 
@@ -32,6 +32,7 @@ use crate::context::{Context, Tasks};
 use crate::history::History;
 use crate::index::{Pods, Selectors};
 use crate::meta::{self, is_deleted, uid};
+use crate::pods::Pod;
 use crate::removals::Removals;
 use crate::{ownership, patch};
 use backoff::Backoff;

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_meta::pods::{is_ready, phase};
-use k8s_openapi::api::core::v1::Pod;
-
 use super::backoff::Backoff;
 use super::placement::Fit;
 use super::view::View;
 use crate::meta::{is_deleted, name, namespace};
-use crate::pods::node_name;
+use crate::pods::Pod;
 
 /// Changes of the set of pods.
 #[derive(Debug, Default, PartialEq)]
@@ -48,7 +45,7 @@ pub(super) fn plan(view: &View<'_>, backoff: &mut Backoff) -> Plan {
     }
     // Without its node, a pod that is not bound is no business of the pod garbage collector, and stays pending.
     for (_, pods) in view.pods.iter().filter(|(node, _)| !view.nodes.contains_key(**node)) {
-        let unbound = pods.iter().filter(|pod| node_name(pod).is_empty() && !is_deleted(&pod.metadata));
+        let unbound = pods.iter().filter(|pod| pod.node_name().is_empty() && !is_deleted(&pod.metadata));
         plan.delete.extend(unbound.map(|pod| Arc::clone(pod)));
     }
     plan
@@ -91,7 +88,7 @@ fn clear_ended<'a>(
     let (mut running, mut held) = (Vec::new(), false);
     for &pod in staying {
         let full = || format!("{}/{} on node {node}", namespace(&pod.metadata), name(&pod.metadata));
-        match phase(pod) {
+        match pod.phase() {
             "Failed" => {
                 if let Some(wait) = backoff.hold(node, view.now) {
                     held = true;
@@ -119,12 +116,12 @@ fn clear_ended<'a>(
 /// kind, one that is available stays, or a second change of the template would leave the node without.
 fn clear_surge(view: &View<'_>, running: &[&Arc<Pod>], plan: &mut Plan) {
     let mut running = running.to_vec();
-    running.sort_by_key(|pod| (!view.is_available(pod), !is_ready(pod)));
+    running.sort_by_key(|pod| (!view.is_available(pod), !pod.is_ready()));
     let (new, old): (Vec<_>, Vec<_>) = running.into_iter().partition(|pod| view.current.has_hash(pod));
     plan.delete(new.get(1..).unwrap_or_default());
     plan.delete(old.get(1..).unwrap_or_default());
     if let (Some(new), Some(old)) = (new.first(), old.first())
-        && (!is_ready(old) || view.is_available(new))
+        && (!old.is_ready() || view.is_available(new))
     {
         plan.delete(&[old]);
     }

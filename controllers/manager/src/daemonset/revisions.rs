@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::template::{HASH_LABEL, hash_of};
 use crate::history;
 use crate::meta::name;
+use crate::pods::Pod;
 
 /// A change of the history.
 #[derive(Debug, PartialEq)]

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
-
 use super::placement::Fit;
 use super::plan::Plan;
 use super::view::View;
 use crate::meta::is_deleted;
+use crate::pods::Pod;
 
 /// The pods for a node that are not terminating.
 #[derive(Default)]

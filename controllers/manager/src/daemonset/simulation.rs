@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::ambient::Ambient;
-use apiserver_meta::pods::is_finished;
 use apiserver_meta::seeded;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{self, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -22,14 +21,14 @@ use super::tests::{daemon_set, roll, taint};
 use super::view::View;
 use super::{Written, rolling, status};
 use crate::history;
-use crate::meta::{is_deleted, name};
-use crate::pods::{is_available, node_name};
+use crate::meta::{is_deleted, name, uid};
+use crate::pods::{Pod, is_available};
 use crate::testing::{self, at, labels, set_ready};
 
 const NODES: u64 = 6;
 
 enum Event {
-    Put(Box<Pod>),
+    Put(Box<v1::Pod>),
     Gone(ObjectKey),
 }
 
@@ -38,7 +37,8 @@ struct World {
     random: Ambient,
     set: DaemonSet,
     nodes: BTreeMap<String, Node>,
-    pods: BTreeMap<String, Pod>,
+    /// Pods by name, as the API has them and as the controllers store them.
+    pods: BTreeMap<String, (v1::Pod, Pod)>,
     version: u64,
     second: i64,
     /// Changes of pods that the cache does not show yet.
@@ -124,10 +124,10 @@ impl World {
         }
     }
 
-    fn put(&mut self, mut pod: Pod) -> Pod {
+    fn put(&mut self, mut pod: v1::Pod) -> v1::Pod {
         self.version += 1;
         pod.metadata.resource_version = Some(self.version.to_string());
-        self.pods.insert(name(&pod.metadata).to_owned(), pod.clone());
+        self.pods.insert(name(&pod.metadata).to_owned(), (pod.clone(), pod.clone().into()));
         self.events.push_back(Event::Put(Box::new(pod.clone())));
         pod
     }
@@ -137,7 +137,7 @@ impl World {
         self.events.push_back(Event::Gone(ObjectKey::new("ns", pod)));
     }
 
-    fn create(&mut self, mut pod: Pod) -> Pod {
+    fn create(&mut self, mut pod: v1::Pod) -> v1::Pod {
         let made = format!("p{:05}", self.version);
         pod.metadata.uid = Some(format!("uid-{made}"));
         pod.metadata.name = Some(made);
@@ -147,13 +147,12 @@ impl World {
 
     /// Deletes a pod as the server does: one that is bound stays until its kubelet has stopped it.
     fn delete(&mut self, pod: &Pod) -> bool {
-        let Some(live) =
-            self.pods.get(name(&pod.metadata)).filter(|live| live.metadata.uid == pod.metadata.uid)
-        else {
+        let live = self.pods.get(name(&pod.metadata));
+        let Some((live, slim)) = live.filter(|(live, _)| uid(&live.metadata) == uid(&pod.metadata)) else {
             return false;
         };
-        let mut live = live.clone();
-        if node_name(&live).is_empty() {
+        let (mut live, unbound) = (live.clone(), slim.node_name().is_empty());
+        if unbound {
             self.remove(name(&pod.metadata));
         } else if !is_deleted(&live.metadata) {
             live.metadata.deletion_timestamp = Some(Time(self.now()));
@@ -175,19 +174,21 @@ impl World {
         self.crashes += 1;
         self.events.clear();
         self.cache = Cache::default();
-        self.pods.values().for_each(|pod| self.cache.apply(pod.clone()));
+        self.pods.values().for_each(|(pod, _)| self.cache.apply(pod.clone()));
         self.written = Written::default();
         self.backoff = Backoff::default();
     }
 
     /// Lets the scheduler, a kubelet or the pod garbage collector do something to one pod.
     fn attend(&mut self) {
-        let Some(pod) = self.pods.values().nth(index(&self.random, self.pods.len().max(1))) else { return };
-        let (mut pod, node) = (pod.clone(), target(pod).unwrap().to_owned());
-        if is_deleted(&pod.metadata) || (!node_name(&pod).is_empty() && !self.nodes.contains_key(&node)) {
+        let picked = index(&self.random, self.pods.len().max(1));
+        let Some((pod, slim)) = self.pods.values().nth(picked) else { return };
+        let (mut pod, node) = (pod.clone(), target(slim).unwrap().to_owned());
+        let unbound = slim.node_name().is_empty();
+        if is_deleted(&pod.metadata) || (!unbound && !self.nodes.contains_key(&node)) {
             return self.remove(name(&pod.metadata));
         }
-        if node_name(&pod).is_empty() {
+        if unbound {
             if !self.nodes.contains_key(&node) {
                 return;
             }
@@ -258,8 +259,8 @@ impl World {
     /// Returns the pods for a node that neither have ended nor are being deleted.
     fn live(&self, node: &str) -> impl Iterator<Item = &Pod> {
         let live =
-            move |pod: &&Pod| !is_deleted(&pod.metadata) && !is_finished(pod) && target(pod) == Some(node);
-        self.pods.values().filter(live)
+            move |pod: &&Pod| !is_deleted(&pod.metadata) && !pod.is_finished() && target(pod) == Some(node);
+        self.pods.values().map(|(_, pod)| pod).filter(live)
     }
 
     /// Reconciles as the controller does, on a view that may be out of date, and checks after each write.
@@ -357,12 +358,11 @@ impl World {
         let bounds = (self.surge, self.unavailable);
         let mut text = format!("seed {}, second {}, bounds {bounds:?}\n", self.seed, self.second);
         let shown = self.cache.list();
-        for (place, pod) in
-            self.pods.values().map(|pod| ("server", pod)).chain(shown.iter().map(|pod| ("cache", &**pod)))
-        {
+        let server = self.pods.values().map(|(_, pod)| ("server", pod));
+        for (place, pod) in server.chain(shown.iter().map(|pod| ("cache", &**pod))) {
             if target(pod) == Some(node) {
                 let hash = hash_of(&pod.metadata);
-                let bound = !node_name(pod).is_empty();
+                let bound = !pod.node_name().is_empty();
                 let gone = is_deleted(&pod.metadata);
                 let since = crate::pods::ready_since(pod).map(|since| since.duration_since(at(0)).as_secs());
                 let name = name(&pod.metadata);
@@ -402,7 +402,7 @@ impl World {
             }
         }
         assert!(
-            self.pods.values().all(|pod| self.nodes.contains_key(target(pod).unwrap())),
+            self.pods.values().all(|(_, pod)| self.nodes.contains_key(target(pod).unwrap())),
             "seed {}",
             self.seed
         );

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use apiserver_meta::pods::is_ready;
 use k8s_openapi::api::apps::v1::DaemonSetStatus;
 
 use super::view::View;
@@ -18,7 +17,7 @@ pub(super) fn status(view: &View<'_>) -> DaemonSetStatus {
             continue;
         }
         scheduled += 1;
-        ready += i32::from(is_ready(pod));
+        ready += i32::from(pod.is_ready());
         available += i32::from(view.is_available(pod));
         updated += i32::from(view.current.is_of(pod));
     }

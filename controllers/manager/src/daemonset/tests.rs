@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus, DaemonSetUpdateStrategy,
     RollingUpdateDaemonSet,
 };
-use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod, Taint};
+use k8s_openapi::api::core::v1::{self, Node, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, from_value, json};
 
@@ -21,6 +21,7 @@ use super::template::{Current, HASH_LABEL, hash_of, new_pod, target};
 use super::view::View;
 use crate::history::new_revision;
 use crate::meta::{controller_reference, name};
+use crate::pods::Pod;
 use crate::testing::{self, at, labels, meta, set_ready, time};
 
 /// Returns a DaemonSet of pods with the label `app=test`, whose update leaves one node at a time without.
@@ -89,7 +90,7 @@ impl Case {
         self.with(name, node, hash, |pod| set_ready(pod, false, 0))
     }
 
-    fn with(mut self, name: &str, node: &str, hash: &str, change: impl Fn(&mut Pod)) -> Self {
+    fn with(mut self, name: &str, node: &str, hash: &str, change: impl Fn(&mut v1::Pod)) -> Self {
         let mut pod = new_pod(&self.set, Current::new(&self.set, hash), node);
         let (labels, owners) = (pod.metadata.labels.take(), pod.metadata.owner_references.take());
         pod.metadata = meta(name);
@@ -98,7 +99,7 @@ impl Case {
         pod.status.get_or_insert_default().phase = Some("Running".to_owned());
         set_ready(&mut pod, true, 0);
         change(&mut pod);
-        self.pods.push(Arc::new(pod));
+        self.pods.push(Arc::new(pod.into()));
         self
     }
 
@@ -136,15 +137,15 @@ fn summary(plan: &Plan) -> (Vec<String>, Vec<String>) {
     (plan.create.clone(), deleted)
 }
 
-fn phase(phase: &str) -> impl Fn(&mut Pod) {
+fn phase(phase: &str) -> impl Fn(&mut v1::Pod) {
     move |pod| pod.status.as_mut().unwrap().phase = Some(phase.to_owned())
 }
 
-fn terminating(pod: &mut Pod) {
+fn terminating(pod: &mut v1::Pod) {
     pod.metadata.deletion_timestamp = time(50);
 }
 
-fn unbound(pod: &mut Pod) {
+fn unbound(pod: &mut v1::Pod) {
     pod.spec.as_mut().unwrap().node_name = None;
     pod.status = None;
 }
@@ -239,7 +240,7 @@ fn new_pod_is_pinned_owned_and_marked_and_keeps_the_preferred_affinity() {
     assert_eq!(pod.metadata.owner_references, Some(vec![controller_reference(&set)]));
     let marks = [("app", "test"), (HASH_LABEL, "h"), ("pod-template-generation", "4")];
     assert_eq!(pod.metadata.labels, Some(labels(&marks)));
-    assert_eq!(target(&pod), Some("n1"));
+    assert_eq!(target(&pod.clone().into()), Some("n1"));
     let affinity = serde_json::to_value(pod.spec.unwrap().affinity.unwrap().node_affinity.unwrap()).unwrap();
     assert_eq!(
         affinity,
@@ -252,17 +253,19 @@ fn new_pod_is_pinned_owned_and_marked_and_keeps_the_preferred_affinity() {
 
 #[test]
 fn target_is_the_bound_node_or_the_single_name_in_the_affinity() {
-    let pod = |node: Option<&str>, fields: Value| -> Pod {
-        from_value(json!({"metadata": {}, "spec": {"containers": [], "nodeName": node, "affinity": {"nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}}}}))
-        .unwrap()
+    let pod = |node: Option<&str>, fields: Value| {
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": fields}]}}});
+        let spec = json!({"containers": [], "nodeName": node, "affinity": affinity});
+        let pod: v1::Pod = from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        Pod::from(pod)
     };
     let field = |values: Value| json!([{"key": "metadata.name", "operator": "In", "values": values}]);
     assert_eq!(target(&pod(None, field(json!(["a"])))), Some("a"));
     assert_eq!(target(&pod(Some("b"), field(json!(["a"])))), Some("b"));
     assert_eq!(target(&pod(None, field(json!(["a", "b"])))), None);
     assert_eq!(target(&pod(None, json!([]))), None);
-    assert_eq!(target(&testing::pod("p")), None);
+    assert_eq!(target(&testing::pod("p").into()), None);
 }
 
 #[test]
@@ -271,7 +274,7 @@ fn pod_is_current_by_its_hash_or_by_the_number_of_the_template() {
     let numbered = |number: &str| {
         let mut pod = testing::pod("p");
         pod.metadata.labels = Some(labels(&[("pod-template-generation", number), (HASH_LABEL, "other")]));
-        pod
+        Pod::from(pod)
     };
     assert!(!Current::new(&set, "new").is_of(&numbered("2")));
     set.metadata.annotations = Some(labels(&[("deprecated.daemonset.template.generation", "2")]));

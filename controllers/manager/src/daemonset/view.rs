@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_meta::pods::is_finished;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, RollingUpdateDaemonSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::placement::{Fit, Placement};
 use super::template::{Current, target};
-use crate::meta::{is_deleted, name};
-use crate::pods::{is_available, node_name};
+use crate::meta::{created, is_deleted, name};
+use crate::pods::{Pod, is_available};
 use crate::scaled::scaled;
 
 pub(super) struct View<'a> {
@@ -39,16 +38,13 @@ impl<'a> View<'a> {
         let placement = Placement::new(set);
         let nodes = nodes.iter().map(|node| (name(&node.metadata), placement.fit(node))).collect();
         let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| !is_finished(pod) || !is_deleted(&pod.metadata)) {
+        for pod in pods.iter().filter(|pod| !pod.is_finished() || !is_deleted(&pod.metadata)) {
             if let Some(node) = target(pod) {
                 by_node.entry(node).or_default().push(pod);
             }
         }
         for pods in by_node.values_mut() {
-            pods.sort_by_key(|pod| {
-                let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-                (node_name(pod).is_empty(), created, name(&pod.metadata))
-            });
+            pods.sort_by_key(|pod| (pod.node_name().is_empty(), created(&pod.metadata), name(&pod.metadata)));
         }
         Self { set, current: Current::new(set, hash), now, nodes, pods: by_node }
     }

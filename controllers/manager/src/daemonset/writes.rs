@@ -1,13 +1,13 @@
 //! The requests to the API that carry out a plan.
 
-use apiserver_client::ObjectKey;
 use apiserver_client::events::reference;
-use controllers_runtime::{Attempt, Error, Result};
-use futures::future::join_all;
+use apiserver_client::{Object, ObjectKey};
+use controllers_runtime::{Attempt, Error, Result, parallel};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use std::sync::Arc;
 
 use super::DaemonSets;
 use super::plan::Plan;
@@ -17,6 +17,7 @@ use super::view::View;
 use crate::limits::DAEMON_BURST;
 use crate::meta::{name, only_this};
 use crate::patch;
+use crate::pods::Pod;
 
 impl DaemonSets {
     /// Creates and deletes the pods of a plan, at most [`DAEMON_BURST`] of each: the next reconciliation goes on.
@@ -24,62 +25,65 @@ impl DaemonSets {
         let nodes = plan.create.get(..DAEMON_BURST).unwrap_or(&plan.create);
         let pods = plan.delete.get(..DAEMON_BURST).unwrap_or(&plan.delete);
         let created = self.create(key, view, nodes).await;
-        let deleted = join_all(pods.iter().map(|pod| self.delete(key, view.set, pod))).await;
-        Error::collect(deleted.into_iter().chain([created]).collect())
+        let deleted = self.delete(key, view.set, pods).await;
+        Error::collect(vec![created, deleted])
     }
 
-    /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than on each node.
+    /// Creates pods, first one and then more and more at a time, so that an invalid template is refused once rather than
+    /// on each node.
     async fn create(&self, key: &ObjectKey, view: &View<'_>, nodes: &[String]) -> Result<()> {
-        let (mut left, mut batch) = (nodes, 1);
-        while !left.is_empty() {
-            let (now, later) = left.split_at(batch.min(left.len()));
-            let results = join_all(now.iter().map(|node| self.create_one(key, view, node))).await;
-            if results.iter().any(|result| result.as_ref().is_err_and(Error::is_namespace_terminating)) {
-                return Ok(());
+        let api = self.pods_in(key);
+        let done = parallel::slow_start(nodes, |node| {
+            let (api, pod) = (api.clone(), new_pod(view.set, view.current, node));
+            let (key, node) = (key.clone(), node.clone());
+            async move {
+                let created = api.create(&PostParams::default(), &pod).await;
+                created.attempt(|| format!("create a pod of daemon set {key} for node {node}"))
             }
-            Error::collect(results)?;
-            (left, batch) = (later, batch * 2);
-        }
-        Ok(())
-    }
-
-    async fn create_one(&self, key: &ObjectKey, view: &View<'_>, node: &str) -> Result<()> {
-        let pod = new_pod(view.set, view.current, node);
-        let created = self.pods_in(key).create(&PostParams::default(), &pod).await;
-        match created.attempt(|| format!("create a pod of daemon set {key} for node {node}")) {
-            Ok(pod) => {
-                self.written.pods.wrote(key, &pod);
-                let message = format!("Created pod: {}", name(&pod.metadata));
-                self.recorder.normal(reference(view.set), "SuccessfulCreate", message);
-                Ok(())
-            }
-            Err(error) => {
-                if !error.is_namespace_terminating() {
+        });
+        let mut results = Vec::new();
+        for created in done.await.results {
+            match created {
+                Ok(pod) => {
+                    self.written.pods.wrote(key, &pod);
+                    let message = format!("Created pod: {}", name(&pod.metadata));
+                    self.recorder.normal(reference(view.set), "SuccessfulCreate", message);
+                }
+                Err(error) if error.is_namespace_terminating() => return Ok(()),
+                Err(error) => {
                     let message = format!("Error creating: {}", error.api_message());
                     self.recorder.warning(reference(view.set), "FailedCreate", message);
+                    results.push(Err(error));
                 }
-                Err(error)
             }
         }
+        Error::collect(results)
     }
 
-    async fn delete(&self, key: &ObjectKey, set: &DaemonSet, pod: &Pod) -> Result<()> {
-        let name = name(&pod.metadata);
-        let deleted =
-            self.pods_in(key).delete(name, &only_this(&pod.metadata, DeleteParams::default())).await;
-        match deleted.attempt(|| format!("delete pod {name}")) {
-            Ok(_) => {
-                self.written.removals.deleted(key, pod);
-                self.recorder.normal(reference(set), "SuccessfulDelete", format!("Deleted pod: {name}"));
-                Ok(())
+    async fn delete(&self, key: &ObjectKey, set: &DaemonSet, pods: &[Arc<Pod>]) -> Result<()> {
+        let api = self.pods_in(key);
+        let deleted = parallel::all(pods, |pod| {
+            let (api, pod) = (api.clone(), Arc::clone(pod));
+            let options = only_this(&pod.metadata, DeleteParams::default());
+            async move { api.delete(name(&pod.metadata), &options).await.map(drop) }
+        });
+        let results = pods.iter().zip(deleted.await).map(|(pod, deleted)| {
+            let name = name(&pod.metadata);
+            match deleted.attempt(|| format!("delete pod {name}")) {
+                Ok(()) => {
+                    self.written.removals.deleted(key, pod);
+                    self.recorder.normal(reference(set), "SuccessfulDelete", format!("Deleted pod: {name}"));
+                    Ok(())
+                }
+                Err(error) if error.is_not_found() => Ok(()),
+                Err(error) => {
+                    let message = format!("Error deleting: {}", error.api_message());
+                    self.recorder.warning(reference(set), "FailedDelete", message);
+                    Err(error)
+                }
             }
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => {
-                let message = format!("Error deleting: {}", error.api_message());
-                self.recorder.warning(reference(set), "FailedDelete", message);
-                Err(error)
-            }
-        }
+        });
+        Error::collect(results.collect())
     }
 
     /// Carries out changes of the history, one after the other: pods are given another revision before theirs is
@@ -91,9 +95,10 @@ impl DaemonSets {
                 Action::Update { old, new } => drop(self.history.update(key, &old, *new).await?),
                 Action::Delete(revision) => self.history.delete(key, &[revision]).await?,
                 Action::Relabel { pod, hash } => {
-                    let mut new = Pod::clone(&pod);
+                    let old = pod.to_api();
+                    let mut new = old.clone();
                     new.metadata.labels.get_or_insert_default().insert(HASH_LABEL.to_owned(), hash);
-                    if let Some(written) = patch::update(&self.pods_in(key), pod.as_ref(), &new).await? {
+                    if let Some(written) = patch::update(&self.pods_in(key), &old, &new).await? {
                         self.written.pods.wrote(key, &written);
                     }
                 }
@@ -120,7 +125,7 @@ impl DaemonSets {
         patch::update_status(&api, set, &new).await.map(drop)
     }
 
-    fn pods_in(&self, key: &ObjectKey) -> Api<Pod> {
+    fn pods_in(&self, key: &ObjectKey) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), &key.namespace)
     }
 }

@@ -16,7 +16,6 @@ use apiserver_meta::ambient::Ambient;
 use controllers_runtime::limits::UNSEEN_WRITE;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
@@ -25,6 +24,7 @@ use serde_json::json;
 use crate::context::{Context, Tasks};
 use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, is_controlled_by, name, namespace, uid};
+use crate::pods::Pod;
 use crate::{limits, ownership, patch};
 use plan::{Action, Input, plan};
 

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::revision::{self, DESIRED, MAX, annotate_size};
 use super::status::{self, Progress};
 use super::strategy::{is_recreate, max_surge, max_unavailable, replicas, set_replicas};
 use crate::meta::{annotation, controller_of, is_deleted, name, uid};
-use apiserver_meta::pods::is_finished;
+use crate::pods::Pod;
 
 /// Inputs that a plan is computed from.
 pub(super) struct Input<'a> {
@@ -278,7 +277,7 @@ impl<'a> Rollout<'a> {
         if self.old.iter().any(|set| set.actual() > 0) {
             return true;
         }
-        all_pods.iter().filter(|pod| !is_finished(pod)).any(|pod| {
+        all_pods.iter().filter(|pod| !pod.is_finished()).any(|pod| {
             controller_of(&pod.metadata)
                 .is_some_and(|owner| self.old.iter().any(|set| uid(&set.wanted.metadata) == owner.uid))
         })

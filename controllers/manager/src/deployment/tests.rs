@@ -6,12 +6,12 @@ use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, ReplicaSet, ReplicaSetStatus,
     RollingUpdateDeployment,
 };
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::plan::{Action, Input, Plan, plan};
 use super::revision::{self, template_hash};
 use crate::meta::{annotation, controller_reference, name};
+use crate::pods::Pod;
 use crate::testing::{self, at, meta, time};
 
 /// A Deployment and its ReplicaSets, which follow its plans as the ReplicaSet controller would.
@@ -313,7 +313,7 @@ fn recreate_waits_for_the_last_old_pod() {
     let mut pod = testing::running("web-x", "node", "10.0.0.1");
     pod.metadata.deletion_timestamp = time(1);
     pod.metadata.owner_references = Some(vec![controller_reference(&world.sets[0])]);
-    world.pods = vec![Arc::new(pod)];
+    world.pods = vec![Arc::new(pod.into())];
     world.step();
     assert_eq!(world.sizes(), [("image:1", 0)]);
     world.pods.clear();

@@ -9,15 +9,15 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+use k8s_openapi::api::core::v1;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Index, ObjectKey, Recorder};
+use apiserver_client::{Cache, Index, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Ledger, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::api::DeleteParams;
@@ -32,7 +32,7 @@ use crate::device_slices::{ByPlace, ByPool, Place, PoolId, PoolSlice, current};
 use crate::limits::{RULE_STATUS_PERIOD, STALE};
 use crate::meta::{is_deleted, name, namespace, only_this, uid};
 use crate::patch;
-use crate::pods::{put_disruption, until};
+use crate::pods::{Pod, put_disruption, until};
 
 const NAME: &str = "device-taint-eviction-controller";
 const REASON: &str = "DeviceTaintManagerEviction";
@@ -222,12 +222,13 @@ impl Evictions {
     }
 
     async fn evict(&self, key: &Key, pod: &Pod) -> Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+        let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         self.recorder.normal(reference(pod), REASON, "Marking for deletion");
-        let mut new = pod.clone();
+        let old = pod.to_api();
+        let mut new = old.clone();
         let message = "Device Taint manager: deleting due to NoExecute taint";
         put_disruption(&mut new, "DeletionByDeviceTaintManager", message, self.ambient.now());
-        patch::update_status(&api, pod, &new).await?;
+        patch::update_status(&api, &old, &new).await?;
         let options = only_this(&pod.metadata, DeleteParams::default());
         let deleted = api.delete(name(&pod.metadata), &options).await;
         let deleted = deleted.attempt(|| format!("delete pod {}", ObjectKey::of(pod)))?;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::ObjectKey;
-use apiserver_meta::pods::is_finished;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
     DeviceRequestAllocationResult, DeviceTaint, DeviceToleration, ResourceClaim,
 };
@@ -16,7 +14,7 @@ use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use crate::device_claims::{Reference, allocated, entries, is_for_pod, is_reserved_for};
 use crate::device_slices::{PoolId, PoolSlice, current};
 use crate::meta::{name, namespace, uid};
-use crate::pods::node_name;
+use crate::pods::Pod;
 
 /// The effect that evicts pods.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
@@ -63,7 +61,7 @@ pub(super) struct View<'a> {
 impl View<'_> {
     /// Returns when the pod has to leave; `None` if it may stay. A pod that has not started yet, or has ended, stays.
     pub fn pod_eviction(&self, pod: &Pod) -> Option<Eviction> {
-        if node_name(pod).is_empty() || is_finished(pod) {
+        if pod.node_name().is_empty() || pod.is_finished() {
             return None;
         }
         let claims = entries(pod).iter().filter_map(|entry| {
@@ -72,7 +70,7 @@ impl View<'_> {
             let is_own = !matches!(reference, Reference::Generated(_)) || is_for_pod(&claim, pod);
             (is_own && is_reserved_for(&claim, pod)).then_some(claim)
         });
-        claims.filter_map(|claim| self.claim_eviction(&claim, node_name(pod))).reduce(Eviction::and)
+        claims.filter_map(|claim| self.claim_eviction(&claim, pod.node_name())).reduce(Eviction::and)
     }
 
     /// Returns when the users of a claim on a node have to leave.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use apiserver_client::{ObjectKey, Projection};
 use apiserver_meta::ambient::Ambient;
-use apiserver_meta::pods::condition;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 use super::plan::{NO_EXECUTE, View};
 use crate::device_slices::{PoolId, PoolSlice};
 use crate::meta::uid;
+use crate::pods::Pod;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
@@ -47,7 +47,7 @@ impl World {
         world
     }
 
-    fn pod_api(&self) -> Api<Pod> {
+    fn pod_api(&self) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), "ns")
     }
 
@@ -209,9 +209,9 @@ impl Truth {
                 put(&mut self.taints.rules, change, name, Arc::new(from_value(object).unwrap()));
             }
             _ => {
-                let pod: Pod = from_value(object).unwrap();
-                if let Some(target) = condition(&pod, "DisruptionTarget") {
-                    assert_eq!(target.reason.as_deref(), Some("DeletionByDeviceTaintManager"));
+                let pod = Pod::project(from_value(object).unwrap());
+                if let Some(target) = pod.condition("DisruptionTarget") {
+                    assert_eq!(target.reason(), Some("DeletionByDeviceTaintManager"));
                     assert!(self.due.contains(uid(&pod.metadata)), "seed {seed}: it was to stay: {pod:#?}");
                     self.evicted += usize::from(change == "DELETED");
                 }

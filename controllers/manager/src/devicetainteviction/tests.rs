@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::{ObjectKey, Projection};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use serde_json::{Value, from_value, json};
@@ -46,13 +46,13 @@ fn claim(name: &str, device: &str, tolerations: &[Value]) -> ResourceClaim {
     .unwrap()
 }
 
-fn pod(entries: Value) -> Pod {
+fn pod(entries: Value) -> v1::Pod {
     let mut pod = testing::running("p", "n", "10.0.0.1");
     pod.spec.as_mut().unwrap().resource_claims = from_value(entries).unwrap();
     pod
 }
 
-fn user() -> Pod {
+fn user() -> v1::Pod {
     pod(json!([{"name": "gpu", "resourceClaimName": "c"}]))
 }
 
@@ -64,14 +64,14 @@ struct World {
 }
 
 impl World {
-    fn eviction(&self, pod: &Pod) -> Option<Eviction> {
+    fn eviction(&self, pod: &v1::Pod) -> Option<Eviction> {
         let claims: BTreeMap<ObjectKey, Arc<ResourceClaim>> =
             self.claims.iter().map(|claim| (ObjectKey::of(claim), Arc::new(claim.clone()))).collect();
         let slices: Vec<Arc<PoolSlice>> =
             self.slices.iter().map(|slice| Arc::new(PoolSlice::project(slice.clone()))).collect();
         let pool = |id: &PoolId| slices.iter().filter(|slice| slice.id == *id).cloned().collect::<Vec<_>>();
         let claim = |key: &ObjectKey| claims.get(key).cloned();
-        View { claim: &claim, pool: &pool, rules: &self.rules }.pod_eviction(pod)
+        View { claim: &claim, pool: &pool, rules: &self.rules }.pod_eviction(&pod.clone().into())
     }
 }
 

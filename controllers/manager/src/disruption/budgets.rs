@@ -1,5 +1,6 @@
 //! Carries out the judgement of a budget.
 
+use k8s_openapi::api::core::v1;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +8,6 @@ use apiserver_client::events::reference;
 use apiserver_client::{ObjectKey, Recorder, version_of};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Selector;
@@ -20,6 +20,7 @@ use crate::index::{Pods, Selectors};
 use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, uid};
 use crate::patch;
+use crate::pods::Pod;
 
 /// The controller of budgets.
 pub(super) struct Budgets {
@@ -118,12 +119,12 @@ impl Budgets {
 
     /// Returns those of the pods that the server still has, and that are not being deleted: the cache may be late.
     async fn not_deleted(&self, key: &ObjectKey, pods: Vec<Arc<Pod>>) -> Result<Vec<Arc<Pod>>> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let mut left = Vec::new();
         for pod in pods {
             let name = name(&pod.metadata);
             let live = api.get_metadata_opt(name).await.attempt(|| format!("get pod {name}"))?;
-            let same = |live: &ObjectMeta| live.uid == pod.metadata.uid && !is_deleted(live);
+            let same = |live: &ObjectMeta| uid(live) == uid(&pod.metadata) && !is_deleted(live);
             if live.is_some_and(|live| same(&live.metadata)) {
                 left.push(pod);
             }

@@ -21,18 +21,19 @@ mod stale;
 mod tests;
 mod workloads;
 
+use k8s_openapi::api::core::v1;
 use std::sync::Mutex;
 
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use controllers_runtime::{Ledger, WorkQueue};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::context::{Context, Tasks};
 use crate::index::Selectors;
-use crate::meta::{name, namespace};
+use crate::meta::{labels, name, namespace};
+use crate::pods::Pod;
 use budgets::Budgets;
 use scales::Scales;
 use stale::StaleTargets;
@@ -95,7 +96,7 @@ fn follow_pods(
         let pod = change.object();
         let selecting = budgets.selecting(pod.as_ref());
         if let Change::Applied { old, new } = change {
-            let moved = old.as_ref().filter(|old| old.metadata.labels != new.metadata.labels);
+            let moved = old.as_ref().filter(|old| labels(&old.metadata) != labels(&new.metadata));
             moved.into_iter().flat_map(|old| budgets.selecting(old.as_ref())).for_each(|key| queue.add(key));
             if old.is_none() || moved.is_some() {
                 report_several(&recorder, new, &selecting);
@@ -135,13 +136,13 @@ fn follow_scales<K: Scaled>(
         }
         let workload = change.object();
         let template = workload.template().and_then(|template| template.metadata.as_ref());
-        let pod = Pod {
+        let pod = v1::Pod {
             metadata: ObjectMeta {
                 namespace: workload.meta().namespace.clone(),
                 labels: template.and_then(|template| template.labels.clone()),
                 ..ObjectMeta::default()
             },
-            ..Pod::default()
+            ..v1::Pod::default()
         };
         budgets.selecting(&pod).into_iter().for_each(|key| queue.add(key));
     });

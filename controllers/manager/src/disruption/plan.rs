@@ -4,16 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_meta::pods::is_ready;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::limits::{DISRUPTION_TIMEOUT, DISRUPTION_UNSEEN};
 use crate::meta::{is_deleted, name, uid};
-use crate::pods::until;
+use crate::pods::{Pod, until};
 
 /// Condition of a budget.
 pub(super) const ALLOWED: &str = "DisruptionAllowed";
@@ -89,7 +87,7 @@ pub(super) struct Judgement {
 pub(super) fn judge(input: &Input<'_>) -> Judgement {
     let Disrupted { pods: disrupted, next } = disrupted(input);
     let counts = |pod: &Pod| {
-        !is_deleted(&pod.metadata) && !disrupted.contains_key(name(&pod.metadata)) && is_ready(pod)
+        !is_deleted(&pod.metadata) && !disrupted.contains_key(name(&pod.metadata)) && pod.is_ready()
     };
     let healthy = input.pods.iter().filter(|pod| counts(pod)).count();
     let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);

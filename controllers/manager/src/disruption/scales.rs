@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::ObjectKey;
 use controllers_runtime::{Attempt, Error, Result, is_not_found};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList, OwnerReference};
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 use super::workloads::{Scale, Workloads, group_version};
 use crate::limits::SCALES_REMEMBERED;
 use crate::meta::{controller_of, is_segment, name};
+use crate::pods::Pod;
 
 /// Resources by API version, with the time of the server's answer.
 type Served = BTreeMap<String, (Instant, Arc<Vec<APIResource>>)>;
@@ -215,7 +215,7 @@ mod tests {
             controller: Some(true),
             ..OwnerReference::default()
         }]);
-        Arc::new(pod)
+        Arc::new(pod.into())
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,7 +223,7 @@ mod tests {
         let (client, asked) = server();
         let scales = Scales::new(client, Workloads::default());
         let owner = ("example.com/v1", "GameSet", "g", "uid-g");
-        let pods = [of("a", owner), of("b", owner), Arc::new(pod("c"))];
+        let pods = [of("a", owner), of("b", owner), Arc::new(pod("c").into())];
         let budget = ObjectKey::new("ns", "b");
         let wanted = Sum { replicas: 3, unmanaged: vec!["c".to_owned()] };
         for expected in [&[LIST, SCALE][..], &[SCALE]] {

@@ -5,14 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_meta::pods::is_ready;
-use k8s_openapi::api::core::v1::Pod;
+use apiserver_client::Object;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::plan::{Expected, Input, expected, judge, overdue};
-use crate::meta::{is_deleted, name, uid};
+use crate::meta::{created, is_deleted, name, uid};
+use crate::pods::Pod;
 use crate::testing::dice::Dice;
 use crate::testing::{at, meta, pod, set_ready, time};
 
@@ -152,8 +153,8 @@ impl World {
         self.changes.push(self.log.len());
     }
 
-    fn put(&mut self, name: &str, pod: Option<Pod>) {
-        let pod = pod.map(Arc::new);
+    fn put(&mut self, name: &str, pod: Option<v1::Pod>) {
+        let pod = pod.map(|pod| Arc::new(Pod::from(pod)));
         match pod.clone() {
             Some(pod) => drop(self.pods.insert(name.to_owned(), pod)),
             None => drop(self.pods.remove(name)),
@@ -161,8 +162,8 @@ impl World {
         self.log.push((name.to_owned(), pod));
     }
 
-    fn change(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
-        let mut pod = Pod::clone(&self.pods[name]);
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut v1::Pod)) {
+        let mut pod = self.pods[name].to_api();
         change(&mut pod);
         self.put(name, Some(pod));
     }
@@ -176,7 +177,7 @@ impl World {
         if all.is_empty() {
             return;
         }
-        let waits = |pod: &Arc<Pod>| is_deleted(&pod.metadata) || !is_ready(pod);
+        let waits = |pod: &Arc<Pod>| is_deleted(&pod.metadata) || !pod.is_ready();
         if all.iter().any(waits) && !self.dice.once_in(8) {
             all.retain(waits);
         }
@@ -184,8 +185,8 @@ impl World {
         let (name, second) = (name(&pod.metadata).to_owned(), self.second);
         if is_deleted(&pod.metadata) {
             self.put(&name, None);
-        } else if !is_ready(&pod) || self.dice.once_in(12) {
-            self.change(&name, |changed| set_ready(changed, !is_ready(&pod), second));
+        } else if !pod.is_ready() || self.dice.once_in(12) {
+            self.change(&name, |changed| set_ready(changed, !pod.is_ready(), second));
         }
     }
 
@@ -231,14 +232,14 @@ impl World {
 
     /// Does what the API server does with an eviction, up to the deletion of the pod.
     fn evict(&mut self) {
-        let ready: Vec<_> = self.active().into_iter().filter(|pod| is_ready(pod)).collect();
+        let ready: Vec<_> = self.active().into_iter().filter(|pod| pod.is_ready()).collect();
         let (budget, second) = (Arc::clone(self.budget()), self.second);
         let Some(status) = budget.status.as_ref().filter(|_| !ready.is_empty()) else { return };
         if status.observed_generation != budget.metadata.generation || status.disruptions_allowed <= Some(0) {
             return;
         }
         // The newest may not show in the cache of the controller yet, and several clients may evict the same.
-        let newest = ready.iter().max_by_key(|pod| pod.metadata.creation_timestamp.clone()).unwrap();
+        let newest = ready.iter().max_by_key(|pod| created(&pod.metadata)).unwrap();
         let again = ready.iter().find(|pod| self.granted.contains_key(uid(&pod.metadata)));
         let pod = match (self.dice.below(4), again) {
             (0 | 1, _) => Arc::clone(newest),
@@ -364,7 +365,7 @@ impl World {
             let entries = status.disrupted_pods.as_ref();
             entries.is_some_and(|entries| entries.contains_key(name(&pod.metadata)))
         };
-        let healthy = pods.iter().filter(|pod| is_ready(pod) && !is_deleted(&pod.metadata) && !evicted(pod));
+        let healthy = pods.iter().filter(|pod| pod.is_ready() && !is_deleted(&pod.metadata) && !evicted(pod));
         let counted: BTreeSet<_> = healthy.map(|pod| uid(&pod.metadata).to_owned()).collect();
         assert_eq!(counted.len(), usize::try_from(status.current_healthy.unwrap()).unwrap());
         controller.write = Some(Write { of, status, counted });
@@ -440,7 +441,7 @@ impl World {
         let budget = self.budget();
         let status = budget.status.as_ref().unwrap();
         let active = self.active();
-        let healthy = i32::try_from(active.iter().filter(|pod| is_ready(pod)).count()).unwrap();
+        let healthy = i32::try_from(active.iter().filter(|pod| pod.is_ready()).count()).unwrap();
         let wanted = expected(budget.spec.as_ref().unwrap(), active.len(), self.replicas).unwrap();
         let allowed = if wanted.pods > 0 { (healthy - wanted.healthy).max(0) } else { 0 };
         let found = (status.current_healthy, status.desired_healthy, status.disruptions_allowed);

@@ -1,18 +1,17 @@
 //! Takes back the condition `DisruptionTarget` of pods that nobody has deleted after all.
 
-use apiserver_client::{Cache, ObjectKey};
+use apiserver_client::{Cache, Object, ObjectKey};
 use apiserver_meta::ambient::Ambient;
-use apiserver_meta::pods::{condition, is_finished};
 use controllers_runtime::{Ledger, Outcome, Reconcile, Result};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::{self, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 
 use crate::limits::{DISRUPTION_TARGET_TIMEOUT, STALE};
 use crate::meta::is_deleted;
 use crate::patch;
-use crate::pods::until;
+use crate::pods::{Condition, Pod, until};
 
 /// Condition of a pod that is about to be deleted.
 const TARGET: &str = "DisruptionTarget";
@@ -20,20 +19,20 @@ const TARGET: &str = "DisruptionTarget";
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// Returns the condition of a pod that somebody was about to delete, and that is not being deleted.
-pub(super) fn target(pod: &Pod) -> Option<&PodCondition> {
-    let target = condition(pod, TARGET).filter(|target| target.status == "True")?;
-    let lasts = is_deleted(&pod.metadata) || is_finished(pod) || target.reason.as_deref() == Some(BY_KUBELET);
+pub(super) fn target(pod: &Pod) -> Option<Condition<'_>> {
+    let target = pod.condition(TARGET).filter(Condition::is_true)?;
+    let lasts = is_deleted(&pod.metadata) || pod.is_finished() || target.reason() == Some(BY_KUBELET);
     (!lasts).then_some(target)
 }
 
 /// Returns when the condition is to be taken back.
-fn end(target: &PodCondition) -> Timestamp {
-    let since = target.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |since| since.0);
+fn end(target: Condition<'_>) -> Timestamp {
+    let since = target.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH);
     since.checked_add(DISRUPTION_TARGET_TIMEOUT).unwrap_or(Timestamp::MAX)
 }
 
 /// Returns the pod with the condition taken back.
-fn cleared(pod: &Pod, now: Timestamp) -> Pod {
+fn cleared(pod: &v1::Pod, now: Timestamp) -> v1::Pod {
     let mut pod = pod.clone();
     let generation = pod.metadata.generation;
     let conditions = pod.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
@@ -76,7 +75,8 @@ impl Reconcile for StaleTargets {
             return Ok(Outcome::After(until(end, now)));
         }
         let api = Api::namespaced(self.client.clone(), &key.namespace);
-        if let Some(written) = patch::write_status(&api, pod.as_ref(), &cleared(&pod, now)).await? {
+        let old = pod.to_api();
+        if let Some(written) = patch::write_status(&api, &old, &cleared(&old, now)).await? {
             self.written.wrote(key, &written);
         }
         Ok(Outcome::Done)
@@ -89,7 +89,7 @@ mod tests {
     use crate::testing::{at, running, time};
     use serde_json::{Value, json};
 
-    fn targeted(change: Value) -> Pod {
+    fn targeted(change: Value) -> v1::Pod {
         let mut target = json!({"type": TARGET, "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting", "lastTransitionTime": time(0)});
         for (field, value) in change.as_object().unwrap() {
@@ -103,26 +103,27 @@ mod tests {
 
     #[test]
     fn only_the_target_of_a_disruption_that_did_not_happen_is_stale() {
-        assert!(target(&targeted(json!({}))).is_some());
-        assert!(target(&targeted(json!({"status": "False"}))).is_none());
-        assert!(target(&targeted(json!({"reason": BY_KUBELET}))).is_none());
-        assert!(target(&running("p", "n", "10.0.0.1")).is_none());
+        let target = |pod: &v1::Pod| super::target(&pod.clone().into()).is_some();
+        assert!(target(&targeted(json!({}))));
+        assert!(!target(&targeted(json!({"status": "False"}))));
+        assert!(!target(&targeted(json!({"reason": BY_KUBELET}))));
+        assert!(!target(&running("p", "n", "10.0.0.1")));
         let mut deleted = targeted(json!({}));
         deleted.metadata.deletion_timestamp = time(1);
-        assert!(target(&deleted).is_none());
+        assert!(!target(&deleted));
         for phase in ["Succeeded", "Failed"] {
             let mut ended = targeted(json!({}));
             ended.status.as_mut().unwrap().phase = Some(phase.to_owned());
-            assert!(target(&ended).is_none(), "{phase}");
+            assert!(!target(&ended), "{phase}");
         }
     }
 
     #[test]
     fn target_is_taken_back_two_minutes_after_it_was_set() {
+        let end = |pod: &v1::Pod| super::end(target(&pod.clone().into()).unwrap());
         let pod = targeted(json!({}));
-        assert_eq!(end(target(&pod).unwrap()), at(120));
-        let untimed = targeted(json!({"lastTransitionTime": null}));
-        assert!(end(target(&untimed).unwrap()) < at(0));
+        assert_eq!(end(&pod), at(120));
+        assert!(end(&targeted(json!({"lastTransitionTime": null}))) < at(0));
         let cleared = serde_json::to_value(cleared(&pod, at(120)).status.unwrap().conditions).unwrap();
         assert_eq!(cleared[0]["type"], "Ready");
         let taken_back = json!({"type": TARGET, "status": "False", "lastTransitionTime": time(120),

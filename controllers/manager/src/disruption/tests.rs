@@ -1,10 +1,9 @@
 //! Budgets and pods in, judgements out; and the controller with the in-memory API.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use serde_json::{Value, json};
 
@@ -12,7 +11,7 @@ use super::plan::{
     ALLOWED, Expected, Input, Judgement, expected, failed, judge, needs_scale, overdue, unmanaged,
 };
 use crate::meta::{name, uid};
-use crate::testing::{at, meta, pod, running, time};
+use crate::testing::{at, meta, pod, running, slim, time};
 
 /// The time of all judgements.
 const NOW: i64 = 1000;
@@ -21,28 +20,28 @@ fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
     serde_json::from_value(json!({"metadata": meta("b"), "spec": spec, "status": status})).unwrap()
 }
 
-fn ready(name: &str) -> Pod {
+fn ready(name: &str) -> v1::Pod {
     running(name, "n", "10.0.0.1")
 }
 
-fn deleted(name: &str) -> Pod {
+fn deleted(name: &str) -> v1::Pod {
     let mut pod = ready(name);
     pod.metadata.deletion_timestamp = time(NOW);
     pod
 }
 
-fn judged(budget: &PodDisruptionBudget, pods: Vec<Pod>, expected: (i32, i32)) -> Judgement {
+fn judged(budget: &PodDisruptionBudget, pods: Vec<v1::Pod>, expected: (i32, i32)) -> Judgement {
     judged_by(budget, pods, expected, (true, NOW))
 }
 
 /// Judges with a cache that shows all evictions or may not, at this second. Overdue pods are there.
 fn judged_by(
     budget: &PodDisruptionBudget,
-    pods: Vec<Pod>,
+    pods: Vec<v1::Pod>,
     (expected, healthy): (i32, i32),
     (shows_evictions, second): (bool, i64),
 ) -> Judgement {
-    let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
+    let pods = slim(pods);
     let (expected, now) = (Expected { pods: expected, healthy }, at(second));
     let overdue = overdue(budget, &pods, now);
     let not_deleted = &overdue.iter().map(|pod| uid(&pod.metadata).to_owned()).collect();
@@ -150,7 +149,7 @@ fn evicted_pods_do_not_count_until_their_deletion_shows_or_two_minutes_have_pass
     assert_eq!(judgement.status.disrupted_pods, None, "the cache will not show them any more");
 
     // One that is overdue may have been deleted after all, and the cache does not show it.
-    let pods: Vec<_> = [ready("late"), ready("other")].into_iter().map(Arc::new).collect();
+    let pods = slim([ready("late"), ready("other")]);
     let late = overdue(&of, &pods, at(NOW));
     assert_eq!(late.iter().map(|pod| name(&pod.metadata)).collect::<Vec<_>>(), ["late"]);
     let expected = Expected { pods: 2, healthy: 1 };

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForNode, ForZone};
 
-use crate::meta::{is_deleted, name};
-use crate::pods::endpoint_addresses;
+use crate::meta::{is_deleted, name, uid};
+use crate::pods::{Pod, endpoint_addresses};
 use crate::ports::{ResolvedPort, resolve};
-use apiserver_meta::pods::{is_finished, is_ready};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -61,13 +60,13 @@ pub(super) fn desired(
 ) -> Desired {
     let families = families(service);
     let mut desired = Desired::new();
-    for pod in pods.iter().filter(|pod| !is_finished(pod)) {
+    for pod in pods.iter().filter(|pod| !pod.is_finished()) {
         let mut ports = resolve(service, pod);
         ports.sort();
         for family in &families {
             if let Some(endpoint) = endpoint(service, pod, *family, node) {
                 let group = Group { family: *family, ports: ports.clone() };
-                let uid = pod.metadata.uid.clone().unwrap_or_default();
+                let uid = uid(&pod.metadata).to_owned();
                 desired.entry(group).or_default().insert(uid, endpoint);
             }
         }
@@ -100,14 +99,13 @@ fn endpoint(
 ) -> Option<Endpoint> {
     let address = endpoint_addresses(pod).find(|address| family.has(address))?.to_owned();
     let publish = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true);
-    let serving = is_ready(pod);
+    let serving = pod.is_ready();
     let terminating = is_deleted(&pod.metadata);
-    let spec = pod.spec.as_ref()?;
-    let hostname = spec.hostname.clone().filter(|hostname| {
-        let subdomain = spec.subdomain.as_deref().unwrap_or_default();
+    let hostname = pod.hostname().filter(|hostname| {
+        let subdomain = pod.spec().subdomain.as_deref().unwrap_or_default();
         !hostname.is_empty() && subdomain == name(&service.metadata)
     });
-    let node_name = spec.node_name.clone().filter(|name| !name.is_empty());
+    let node_name = Some(pod.node_name().to_owned()).filter(|name| !name.is_empty());
     let zone = node_name
         .as_deref()
         .and_then(node)
@@ -121,16 +119,10 @@ fn endpoint(
             serving: Some(serving),
             terminating: Some(terminating),
         }),
-        hostname,
+        hostname: hostname.map(str::to_owned),
         node_name,
         zone,
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(pod.target_reference()),
         ..Endpoint::default()
     })
 }

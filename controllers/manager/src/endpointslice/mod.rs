@@ -13,12 +13,13 @@ use std::time::Duration;
 use apiserver_client::{Cache, Change, ObjectKey};
 use controllers_runtime::limits::UNSEEN_WRITE;
 use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Service};
 
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Services};
-use crate::meta::is_deleted;
+use crate::meta::{is_deleted, labels};
 use crate::metrics::{Metrics, SLICE_CHANGES, SLICE_SYNCS, SLICES};
+use crate::pods::Pod;
 use crate::slices::{Slices, is_managed_by};
 use crate::trigger::Seen;
 use place::{CONTROLLER, place};
@@ -68,7 +69,7 @@ pub(crate) fn follow_pods(
         let new = change.object();
         services.selecting(new.as_ref()).into_iter().for_each(|key| queue.add_after(key, pause));
         if let Change::Applied { old: Some(old), .. } = change
-            && old.metadata.labels != new.metadata.labels
+            && labels(&old.metadata) != labels(&new.metadata)
         {
             services.selecting(old.as_ref()).into_iter().for_each(|key| queue.add_after(key, pause));
         }

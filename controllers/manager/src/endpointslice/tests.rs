@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ContainerPort, Node, Pod, PodIP, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{self, ContainerPort, Node, PodIP, Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -11,7 +11,7 @@ use super::place::{CONTROLLER, HEADLESS, place};
 use crate::limits::ENDPOINTS_PER_SLICE;
 use crate::meta::{controller_reference, name};
 use crate::slices::{Action, MANAGED_BY, SERVICE_NAME};
-use crate::testing::{labels, meta, node, running, set_ready, time};
+use crate::testing::{labels, meta, node, running, set_ready, slim, time};
 
 fn service(target: IntOrString) -> Service {
     Service {
@@ -44,8 +44,8 @@ fn zoned(name: &str) -> Option<Arc<Node>> {
     Some(Arc::new(node))
 }
 
-fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Vec<Action> {
-    let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
+fn plan(service: &Service, pods: &[v1::Pod], slices: &[EndpointSlice]) -> Vec<Action> {
+    let pods = slim(pods.iter().cloned());
     let slices = slices.iter().cloned().map(Arc::new).collect();
     place(service, desired(service, &pods, &zoned), slices, None, ENDPOINTS_PER_SLICE)
 }
@@ -70,7 +70,7 @@ fn carried_out(mut slices: Vec<EndpointSlice>, actions: Vec<Action>) -> Vec<Endp
 }
 
 /// Carries out a plan and checks that nothing is left to do afterwards.
-fn reconciled(service: &Service, pods: &[Pod], slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
+fn reconciled(service: &Service, pods: &[v1::Pod], slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
     let slices = carried_out(slices.clone(), plan(service, pods, &slices));
     assert_eq!(plan(service, pods, &slices), [], "a second plan changes something");
     slices
@@ -80,7 +80,7 @@ fn endpoints(slice: &EndpointSlice) -> &[Endpoint] {
     slice.endpoints.as_deref().unwrap_or_default()
 }
 
-fn many(count: usize) -> Vec<Pod> {
+fn many(count: usize) -> Vec<v1::Pod> {
     (0..count)
         .map(|i| running(&format!("p{i:04}"), "n1", &format!("10.0.{}.{}", i / 250, i % 250 + 1)))
         .collect()
@@ -272,7 +272,7 @@ fn a_service_that_prefers_close_endpoints_gets_hints_for_ready_ones() {
 fn invalid_endpoint_addresses_are_left_out() {
     let special =
         ["127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::ffff:10.244.0.1", "fe80::1", "x", ""];
-    let mut pods: Vec<Pod> =
+    let mut pods: Vec<v1::Pod> =
         special.iter().enumerate().map(|(i, address)| running(&format!("bad-{i}"), "n1", address)).collect();
     pods.push(running("good", "n1", "10.244.0.7"));
     let mut service = service(number(80));

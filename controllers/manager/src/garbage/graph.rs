@@ -1,12 +1,12 @@
 //! The ownership graph as seen by the watches. It only produces hints: nothing is deleted before the server
 //! has confirmed it.
 
+use apiserver_client::Metadata;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use apiserver_meta::uid::Uid;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::object::{Object, Objects};
 use super::plan::Owner;
@@ -55,7 +55,7 @@ impl Graph {
     }
 
     /// Adds or updates the object of a kind with this metadata.
-    pub fn apply(&mut self, kind: &Arc<Kind>, meta: &ObjectMeta) -> Hints {
+    pub fn apply(&mut self, kind: &Arc<Kind>, meta: &impl Metadata) -> Hints {
         let mut hints = Hints::default();
         let object = Arc::new(self.shared.object(kind, meta));
         let before = self.get(&object.uid).cloned();

@@ -1,5 +1,6 @@
 //! Watches the metadata of all kinds that can be deleted, while kinds come and go.
 
+use apiserver_client::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,8 @@ use crate::metrics::GARBAGE_SYNC_ERRORS;
 
 /// Delay after a failed list or watch.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Name of the kind of pods.
+const PODS: &str = "pods";
 /// Resources that have no owners or dependents and too many objects.
 const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
 
@@ -87,7 +90,8 @@ fn reconcile_watches(
         .filter(|kind| kind.is_collectable() && !IGNORED.contains(&kind.name().as_str()))
         .map(|kind| (kind.name(), Arc::new(kind)))
         .collect();
-    let gone: Vec<String> = watches.keys().filter(|name| !collectable.contains_key(*name)).cloned().collect();
+    let is_gone = |name: &&String| !collectable.contains_key(*name) && *name != PODS;
+    let gone: Vec<String> = watches.keys().filter(is_gone).cloned().collect();
     for name in gone {
         info!(kind = name, "kind is gone, watch ended");
         if let Some(token) = watches.remove(&name) {
@@ -100,10 +104,40 @@ fn reconcile_watches(
             let token = context.shutdown.child_token();
             watches.insert(name.clone(), token.clone());
             shared.progress.send_modify(|(_, all)| *all += 1);
-            tokio::spawn(watch_kind(Arc::clone(shared), Arc::clone(kind), token));
+            if name == PODS {
+                follow_pods(context, shared, kind);
+            } else {
+                tokio::spawn(watch_kind(Arc::clone(shared), Arc::clone(kind), token));
+            }
         }
     }
     *shared.kinds.lock().unwrap_or_else(PoisonError::into_inner) = collectable;
+}
+
+/// Takes pods, of which there are most, from the cache that all controllers share.
+fn follow_pods(context: &Context, shared: &Arc<Shared>, kind: &Arc<Kind>) {
+    let (pods, shared, kind) = (context.pods.cache().clone(), Arc::clone(shared), Arc::clone(kind));
+    let graph = Arc::clone(&shared);
+    pods.on_change(move |change| {
+        let (gone, present) = match change {
+            Change::Applied { old, new } => {
+                (old.as_ref().filter(|old| uid(&old.metadata) != uid(&new.metadata)), Some(new))
+            }
+            Change::Deleted(last) => (Some(last), None),
+        };
+        if let Some(gone) = gone {
+            let hints = graph.graph().remove(&Uid::from(uid(&gone.metadata)));
+            graph.follow(hints);
+        }
+        if let Some(present) = present {
+            let hints = graph.graph().apply(&kind, &present.metadata);
+            graph.follow(hints);
+        }
+    });
+    tokio::spawn(async move {
+        pods.synced().await;
+        shared.progress.send_modify(|(done, _)| *done += 1);
+    });
 }
 
 async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: CancellationToken) {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{Metadata, ObjectKey};
 use apiserver_meta::intern::Interner;
 use apiserver_meta::uid::Uid;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::discovery::Kind;
 use crate::meta::{is_deleted, name, namespace, owners, uid};
@@ -27,8 +27,8 @@ pub(super) struct Deletion {
 
 impl Deletion {
     /// Returns the deletion of the object with this metadata.
-    pub fn of(meta: &ObjectMeta) -> Self {
-        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|known| known == finalizer);
+    pub fn of(meta: &impl Metadata) -> Self {
+        let has = |finalizer: &str| meta.finalizers().iter().any(|known| known == finalizer);
         Self { has_begun: is_deleted(meta), foreground: has(FOREGROUND), orphan: has(ORPHAN) }
     }
 
@@ -112,7 +112,7 @@ pub(super) struct Objects {
 
 impl Objects {
     /// Returns the object of a kind with this metadata.
-    pub fn object(&mut self, kind: &Arc<Kind>, meta: &ObjectMeta) -> Object {
+    pub fn object(&mut self, kind: &Arc<Kind>, meta: &impl Metadata) -> Object {
         let owners = owners(meta).iter().map(|owner| self.reference(owner)).collect();
         let namespace = self.texts.intern(namespace(meta));
         let family = Family { owners, namespace, kind: Arc::clone(kind) };

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, UncountedTerminatedPods};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::condition::{self, COMPLETE, FAILED, FAILURE_TARGET, SUCCESS_CRITERIA_MET};
 use super::indexes::index_of;
@@ -23,7 +22,7 @@ use super::plan::{
 use super::policy::{Verdict, has_failed, judge};
 use crate::limits::JOB_UNCOUNTED;
 use crate::meta::{is_deleted, uid};
-use apiserver_meta::pods::phase;
+use crate::pods::Pod;
 
 /// Part of the action that succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +170,7 @@ impl Account {
 
     /// Returns `true` if a pod need not be kept for counting: it has ended, or its Job has.
     fn may_release(&self, input: &Input<'_>, plan: &Plan, pod: &Arc<Pod>) -> bool {
-        if is_deleted(&input.job.metadata) || self.ending.is_some() || phase(pod) == "Succeeded" {
+        if is_deleted(&input.job.metadata) || self.ending.is_some() || pod.phase() == "Succeeded" {
             return true;
         }
         let waiting = plan.indexes.iter().flat_map(|indexes| indexes.replaced.values());
@@ -242,7 +241,7 @@ fn fate(
     if uncounted.contains(pod) || !has_valid_index(input.spec, pod) {
         return Fate::Settled;
     }
-    if phase(pod) == "Succeeded" {
+    if pod.phase() == "Succeeded" {
         return match &plan.indexes {
             None => Fate::Succeeded,
             Some(indexes) if index_of(pod).is_some_and(|index| !indexes.before.contains(index)) => {

@@ -1,14 +1,15 @@
 //! Exponential back-off of the replacement of failed pods.
 
+use apiserver_client::Metadata;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_meta::pods::condition;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::ContainerStatus;
 
 use crate::limits::{JOB_BACKOFF_MAX, JOB_BACKOFF_MIN};
-use crate::pods::until;
+use crate::meta::created;
+use crate::pods::{Pod, until};
 
 /// Failures of a Job since its last success. It is kept in memory only: after a restart of the controller the delay
 /// begins anew, as in Kubernetes.
@@ -50,30 +51,32 @@ impl Failures {
 /// Returns when a pod ended, as exactly as is known.
 pub(super) fn finished_at(pod: &Pod) -> Timestamp {
     let not_ready = || {
-        let ready = condition(pod, "Ready").filter(|ready| ready.status == "False")?;
-        ready.last_transition_time.as_ref().map(|time| time.0)
+        let ready = pod.condition("Ready").filter(|ready| ready.status() == "False")?;
+        ready.last_transition_time
     };
     let deleted = || {
-        let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+        let grace = pod.metadata.grace().unwrap_or(0);
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-        pod.metadata.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
+        pod.metadata.deleted()?.checked_sub(grace).ok()
     };
-    let created = || pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let created = || created(&pod.metadata);
     let known = containers_finished(pod).or_else(not_ready).or_else(deleted).or_else(created);
     known.unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// Returns when the last container ended, sidecars included; `None` unless all of them have.
 fn containers_finished(pod: &Pod) -> Option<Timestamp> {
-    let status = pod.status.as_ref()?;
-    let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    let sidecars: Vec<&str> = init
+    let sidecars: Vec<&str> = pod
+        .spec()
+        .init_containers
+        .iter()
+        .flatten()
         .filter(|container| container.restart_policy.as_deref() == Some("Always"))
         .map(|container| container.name.as_str())
         .collect();
-    let init = status.init_container_statuses.iter().flatten();
+    let init = pod.init_container_statuses().iter();
     let init = init.filter(|container| sidecars.contains(&container.name.as_str()));
-    let all = status.container_statuses.iter().flatten().chain(init);
+    let all = pod.container_statuses().iter().chain(init);
     let ends: Option<Vec<Timestamp>> = all.map(ended).collect();
     ends?.into_iter().max()
 }
@@ -91,7 +94,7 @@ mod tests {
     fn ended_at(second: i64) -> Arc<Pod> {
         let mut pod = pod("p");
         set_ready(&mut pod, false, second);
-        Arc::new(pod)
+        Arc::new(pod.into())
     }
 
     #[test]
@@ -126,12 +129,12 @@ mod tests {
                    "state": {"terminated": {"exitCode": 0, "finishedAt": time(second)}}})
         };
         let mut pod = pod("p");
-        assert_eq!(finished_at(&pod), at(0));
+        assert_eq!(finished_at(&pod.clone().into()), at(0));
         pod.metadata.deletion_timestamp = time(60);
         pod.metadata.deletion_grace_period_seconds = Some(30);
-        assert_eq!(finished_at(&pod), at(30));
+        assert_eq!(finished_at(&pod.clone().into()), at(30));
         set_ready(&mut pod, false, 20);
-        assert_eq!(finished_at(&pod), at(20));
+        assert_eq!(finished_at(&pod.clone().into()), at(20));
         pod.spec = Some(
             from_value(json!({"containers": [], "initContainers": [
                 {"name": "side", "restartPolicy": "Always"}, {"name": "setup"}]}))
@@ -141,8 +144,8 @@ mod tests {
         statuses.container_statuses = Some(vec![from_value(status("main", 10)).unwrap()]);
         let init = [status("side", 12), status("setup", 99)];
         statuses.init_container_statuses = Some(init.map(|one| from_value(one).unwrap()).to_vec());
-        assert_eq!(finished_at(&pod), at(12));
+        assert_eq!(finished_at(&pod.clone().into()), at(12));
         pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0].state = None;
-        assert_eq!(finished_at(&pod), at(20), "one container has not ended");
+        assert_eq!(finished_at(&pod.clone().into()), at(20), "one container has not ended");
     }
 }

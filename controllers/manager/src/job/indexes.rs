@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobSpec;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::backoff::finished_at;
 use super::intervals::Intervals;
 use super::policy::{Verdict, has_failed, judge};
-use crate::meta::annotation;
-use crate::pods::{max_restarts, node_name, ready_since};
-use apiserver_meta::pods::{is_ready, phase};
+use crate::meta::{annotation, created};
+use crate::pods::{Pod, max_restarts, ready_since};
 
 /// Annotation and label with a pod's completion index.
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -113,27 +111,27 @@ type Since = Option<Reverse<Timestamp>>;
 /// Returns a key that orders pods by the loss that their removal is: assigned, running, ready ones, ready for long,
 /// with few restarts, and old.
 fn worth(pod: &Pod) -> (bool, u8, bool, Since, Reverse<i32>, Since) {
-    let progress = match phase(pod) {
+    let progress = match pod.phase() {
         "Pending" => 0,
         "Unknown" => 1,
         _ => 2,
     };
-    let created = pod.metadata.creation_timestamp.as_ref().map(|time| Reverse(time.0));
+    let created = created(&pod.metadata).map(Reverse);
     let ready = ready_since(pod).map(Reverse);
-    (!node_name(pod).is_empty(), progress, is_ready(pod), ready, Reverse(max_restarts(pod)), created)
+    (!pod.node_name().is_empty(), progress, pod.is_ready(), ready, Reverse(max_restarts(pod)), created)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::meta::name;
-    use crate::testing::{labels, pod, running, set_ready, time};
+    use crate::testing::{labels, pod, running, set_ready, slim, time};
     use serde_json::{from_value, json};
 
     fn indexed(name: &str, index: &str, failures: &str) -> Arc<Pod> {
         let mut pod = pod(name);
         pod.metadata.annotations = Some(labels(&[(INDEX, index), (FAILURES, failures)]));
-        Arc::new(pod)
+        Arc::new(pod.into())
     }
 
     fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
@@ -152,7 +150,7 @@ mod tests {
             let pod = indexed("p", text, text);
             assert_eq!((index_of(&pod), all_failures_before(&pod)), (index, failures), "{text:?}");
         }
-        assert_eq!(index_of(&pod("none")), None);
+        assert_eq!(index_of(&pod("none").into()), None);
     }
 
     #[test]
@@ -163,7 +161,7 @@ mod tests {
         set_ready(&mut young, true, 50);
         let mut newer = running("newer", "n1", "10.0.0.3");
         newer.metadata.creation_timestamp = time(9);
-        let pods = [running("old", "n1", "10.0.0.4"), newer, young, unready, pod("unassigned")].map(Arc::new);
+        let pods = slim([running("old", "n1", "10.0.0.4"), newer, young, unready, pod("unassigned")]);
         assert_eq!(names(&surplus(&pods, None, 5)), ["unassigned", "unready", "young", "newer", "old"]);
         assert_eq!(names(&surplus(&pods, None, 1)), ["unassigned"]);
         assert!(surplus(&pods, None, 0).is_empty());
@@ -175,10 +173,10 @@ mod tests {
         twin.metadata.annotations = Some(labels(&[(INDEX, "0")]));
         let pods = [
             indexed("zero", "0", "0"),
-            Arc::new(twin),
+            Arc::new(Pod::from(twin)),
             indexed("one", "1", "0"),
             indexed("beyond", "5", "0"),
-            Arc::new(pod("none")),
+            Arc::new(Pod::from(pod("none"))),
         ];
         let removed = |least| {
             let removed = surplus(&pods, Some(3), least);
@@ -209,11 +207,13 @@ mod tests {
         let mut pod = pod("p");
         pod.metadata.annotations = Some(labels(&[(FAILURES, "2"), (IGNORED_FAILURES, "1")]));
         set_ready(&mut pod, false, 0);
-        assert_eq!(failures_after(&spec, Some(&pod)), (2, 2));
-        assert_eq!(failures_after(&plain, Some(&pod)), (3, 1));
+        let replaced = Pod::from(pod.clone());
+        assert_eq!(failures_after(&spec, Some(&replaced)), (2, 2));
+        assert_eq!(failures_after(&plain, Some(&replaced)), (3, 1));
         assert_eq!(failures_after(&plain, None), (0, 0));
         pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
-        assert!(!fails_index(&spec, 0, &pod), "ignored");
-        assert!(fails_index(&plain, 2, &pod) && !fails_index(&plain, 3, &pod));
+        let failed = Pod::from(pod);
+        assert!(!fails_index(&spec, 0, &failed), "ignored");
+        assert!(fails_index(&plain, 2, &failed) && !fails_index(&plain, 3, &failed));
     }
 }

@@ -25,12 +25,12 @@ use std::sync::{Arc, Mutex};
 use apiserver_client::{Cache, Change, ObjectKey};
 use controllers_runtime::{Ledger, WorkQueue, resync};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Selectors};
 use crate::limits::JOB_BATCH;
 use crate::meta::{controller_key, controller_of, is_deleted, uid};
+use crate::pods::Pod;
 pub(crate) use condition::finished;
 use orphans::Orphans;
 use plan::has_finalizer;

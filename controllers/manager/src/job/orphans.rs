@@ -1,9 +1,9 @@
 //! Removes the finalizer from pods that no Job counts any more: their Job is gone or has ended, or they have none.
 
-use apiserver_client::{Cache, ObjectKey};
+use apiserver_client::{Cache, Object, ObjectKey};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -12,6 +12,7 @@ use super::plan::{FINALIZER, has_finalizer};
 use super::{finished, is_foreign};
 use crate::meta::{controller_key, controller_of, name, uid};
 use crate::patch;
+use crate::pods::Pod;
 
 pub(super) struct Orphans {
     pub client: Client,
@@ -28,7 +29,8 @@ impl Reconcile for Orphans {
         if has_finalizer(&pod) && is_orphan(&pod, job.as_deref()) {
             let api = Api::namespaced(self.client.clone(), &key.namespace);
             // Refused if the pod has changed since: a Job may just have adopted it.
-            let removed = patch::update(&api, pod.as_ref(), &without_finalizer(&pod)).await;
+            let pod = pod.to_api();
+            let removed = patch::update(&api, &pod, &without_finalizer(&pod)).await;
             if !removed.as_ref().is_err_and(Error::is_not_found) {
                 removed?;
             }
@@ -48,16 +50,16 @@ fn is_orphan(pod: &Pod, job: Option<&Job>) -> bool {
 }
 
 /// Returns the pod without the finalizer.
-pub(super) fn without_finalizer(pod: &Pod) -> Pod {
+pub(super) fn without_finalizer(pod: &v1::Pod) -> v1::Pod {
     let mut pod = pod.clone();
     pod.metadata.finalizers.iter_mut().for_each(|all| all.retain(|one| one != FINALIZER));
     pod
 }
 
 /// Removes the finalizer from a pod, if it is there, without regard to other changes of the pod.
-pub(super) async fn remove_finalizer(api: &Api<Pod>, pod: &Pod) -> Result<Pod> {
+pub(super) async fn remove_finalizer(api: &Api<v1::Pod>, pod: &Pod) -> Result<v1::Pod> {
     let patch = json!({"metadata": {
-        "uid": pod.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
+        "uid": uid(&pod.metadata), "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
     let name = name(&pod.metadata);
     let removed = api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
     removed.attempt(|| format!("remove the finalizer {FINALIZER} from pod {name}"))
@@ -80,7 +82,7 @@ mod tests {
         let mut other = running.clone();
         other.metadata.uid = Some("another".to_owned());
         let mut pod = testing::pod("p");
-        assert!(is_orphan(&pod, None), "no controller");
+        assert!(is_orphan(&pod.clone().into(), None), "no controller");
         pod.metadata.owner_references = Some(vec![controller_reference(&running)]);
         for (job, expected) in [
             (Some(&running), false),
@@ -89,10 +91,10 @@ mod tests {
             (Some(&other), true),
             (None, true),
         ] {
-            assert_eq!(is_orphan(&pod, job), expected, "{job:?}");
+            assert_eq!(is_orphan(&pod.clone().into(), job), expected, "{job:?}");
         }
         let set = testing::replica_set("rs", 1);
         pod.metadata.owner_references = Some(vec![controller_reference(&set)]);
-        assert!(!is_orphan(&pod, None), "the pod of another kind's object");
+        assert!(!is_orphan(&pod.into(), None), "the pod of another kind's object");
     }
 }

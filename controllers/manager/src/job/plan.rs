@@ -1,12 +1,12 @@
 //! Decides which pods of a Job to create or delete, and whether it has ended.
 
+use apiserver_client::Metadata;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::backoff::{Failures, finished_at};
@@ -16,8 +16,7 @@ use super::intervals::Intervals;
 use super::policy::{Verdict, early_success, has_failed, judge, replaces_only_failed};
 use crate::limits::JOB_POD_BURST;
 use crate::meta::{is_deleted, uid};
-use crate::pods::{is_active, until};
-use apiserver_meta::pods::{is_finished, is_ready, phase};
+use crate::pods::{Pod, is_active, until};
 
 /// Finalizer of pods that the status of their Job does not count yet.
 pub(super) const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -105,7 +104,7 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
         wake: None,
         start_time,
         active: active.len(),
-        ready: active.iter().filter(|pod| is_ready(pod)).count(),
+        ready: active.iter().filter(|pod| pod.is_ready()).count(),
         terminating: pods.iter().filter(|pod| is_terminating(pod)).count(),
         succeeded,
         ending,
@@ -156,12 +155,12 @@ pub(super) fn count(number: Option<i32>) -> usize {
 }
 
 pub(super) fn has_finalizer(pod: &Pod) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+    pod.metadata.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
 /// Returns `true` if a pod is being deleted but has not ended.
 fn is_terminating(pod: &Pod) -> bool {
-    is_deleted(&pod.metadata) && !is_finished(pod)
+    is_deleted(&pod.metadata) && !pod.is_finished()
 }
 
 /// Returns `true` if the index of the pod is valid, or if the Job has no indexes.
@@ -203,7 +202,7 @@ impl Ended {
             .iter()
             .filter(|pod| has_finalizer(pod) && !uncounted.contains(pod) && has_valid_index(input.spec, pod))
             .collect();
-        let succeeded = new.iter().filter(|pod| phase(pod) == "Succeeded");
+        let succeeded = new.iter().filter(|pod| pod.phase() == "Succeeded");
         let failed = new.iter().filter(|pod| has_failed(input.spec, pod));
         Self {
             succeeded: succeeded.map(|pod| Arc::clone(pod)).collect(),
@@ -264,10 +263,9 @@ fn restarts_exceed(spec: &JobSpec, limit: usize, pods: &[Arc<Pod>]) -> bool {
     if policy != Some("OnFailure") {
         return false;
     }
-    let running = pods.iter().filter(|pod| matches!(phase(pod), "Running" | "Pending"));
-    let statuses = running
-        .filter_map(|pod| pod.status.as_ref())
-        .flat_map(|status| status.init_container_statuses.iter().chain(&status.container_statuses).flatten());
+    let running = pods.iter().filter(|pod| matches!(pod.phase(), "Running" | "Pending"));
+    let statuses =
+        running.flat_map(|pod| pod.init_container_statuses().iter().chain(pod.container_statuses()));
     let restarts: usize = statuses.map(|container| count(Some(container.restart_count))).sum();
     restarts >= limit.max(1)
 }
@@ -284,7 +282,7 @@ fn indexes(input: &Input<'_>, status: &JobStatus, active: &[Arc<Pod>], uncounted
     // A pod that has been counted as failed, because it was being deleted, is not counted again.
     let succeeded = of(&mut pending
         .iter()
-        .filter(|pod| phase(pod) == "Succeeded" && !uncounted.failed.contains(uid(&pod.metadata))));
+        .filter(|pod| pod.phase() == "Succeeded" && !uncounted.failed.contains(uid(&pod.metadata))));
     let succeeded = before.with(succeeded);
     let failed = spec.backoff_limit_per_index.map(|limit| {
         let known = Intervals::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);

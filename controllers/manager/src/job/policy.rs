@@ -4,11 +4,11 @@ use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement,
     PodFailurePolicyOnPodConditionsPattern, SuccessPolicy,
 };
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::intervals::Intervals;
 use crate::meta::{is_deleted, name, namespace};
-use apiserver_meta::pods::phase;
+use crate::pods::{Condition, Pod};
 
 /// Consequence of a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Verdict {
 /// Returns `true` if the pod has failed. Unless only failed pods are replaced, one that is being deleted has failed
 /// too: it may never reach a final phase.
 pub(super) fn has_failed(spec: &JobSpec, pod: &Pod) -> bool {
-    match phase(pod) {
+    match pod.phase() {
         "Failed" => true,
         "Succeeded" => false,
         _ => is_deleted(&pod.metadata) && !replaces_only_failed(spec),
@@ -51,7 +51,7 @@ pub(super) fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {
                 )
             }),
             (None, Some(patterns)) => matching_condition(pod, patterns)
-                .map(|condition| format!("Pod {} has condition {}", full_name(pod), condition.type_)),
+                .map(|kind| format!("Pod {} has condition {kind}", full_name(pod))),
             (None, None) => None,
         };
         let Some(cause) = cause else { continue };
@@ -77,8 +77,7 @@ fn matching_container<'a>(
     pod: &'a Pod,
     wanted: &PodFailurePolicyOnExitCodesRequirement,
 ) -> Option<(&'a ContainerStatus, i32)> {
-    let status = pod.status.as_ref()?;
-    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let containers = pod.container_statuses().iter().chain(pod.init_container_statuses());
     containers
         .filter(|container| wanted.container_name.as_ref().is_none_or(|name| *name == container.name))
         .filter_map(|container| {
@@ -96,17 +95,17 @@ fn matching_container<'a>(
         })
 }
 
+/// Returns the type of the first condition that matches.
 fn matching_condition<'a>(
     pod: &'a Pod,
     patterns: &[PodFailurePolicyOnPodConditionsPattern],
-) -> Option<&'a PodCondition> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| {
+) -> Option<&'a str> {
+    let matches = |kind: &str, condition: Condition<'_>| {
         patterns.iter().any(|pattern| {
-            pattern.type_ == condition.type_
-                && pattern.status.as_deref().unwrap_or("True") == condition.status
+            pattern.type_ == kind && pattern.status.as_deref().unwrap_or("True") == condition.status()
         })
-    })
+    };
+    pod.conditions().find(|(kind, condition)| matches(kind, *condition)).map(|(kind, _)| kind)
 }
 
 /// Returns the message about the rule of a success policy that these indexes fulfil, if there is one.
@@ -134,12 +133,13 @@ pub(super) fn early_success(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1;
     use serde_json::{Value, from_value, json};
 
     fn verdict(rules: Value, status: Value) -> Verdict {
         let policy: PodFailurePolicy = from_value(json!({"rules": rules})).unwrap();
         let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "status": status});
-        judge(Some(&policy), &from_value(pod).unwrap())
+        judge(Some(&policy), &from_value::<v1::Pod>(pod).unwrap().into())
     }
 
     fn exited(containers: &[(&str, i32)]) -> Value {
@@ -238,9 +238,9 @@ mod tests {
             (spec(json!({"template": {}})), spec(json!({"template": {}, "podReplacementPolicy": "Failed"})));
         let policy = spec(json!({"template": {}, "podFailurePolicy": {"rules": []}}));
         let pod = |phase: &str, deleted: bool| {
-            let mut pod: Pod = from_value(json!({"status": {"phase": phase}})).unwrap();
+            let mut pod: v1::Pod = from_value(json!({"status": {"phase": phase}})).unwrap();
             pod.metadata.deletion_timestamp = if deleted { crate::testing::time(0) } else { None };
-            pod
+            Pod::from(pod)
         };
         for (phase, deleted, expected) in [
             ("Failed", false, [true, true, true]),

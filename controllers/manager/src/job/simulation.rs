@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -18,7 +18,7 @@ use super::plan::{FINALIZER, Uncounted, has_finalizer};
 use super::policy::has_failed;
 use super::{condition, finished};
 use crate::meta::{is_deleted, uid};
-use crate::pods::is_active;
+use crate::pods::{Pod, is_active};
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
@@ -42,7 +42,7 @@ struct World {
 }
 
 impl World {
-    fn pods(&self) -> Api<Pod> {
+    fn pods(&self) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), "ns")
     }
 
@@ -50,7 +50,7 @@ impl World {
         Api::namespaced(self.client.clone(), "ns")
     }
 
-    fn all_pods(&self) -> Vec<Pod> {
+    fn all_pods(&self) -> Vec<v1::Pod> {
         self.api.all("pods").into_iter().map(|pod| from_value(pod).unwrap()).collect()
     }
 
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Does something with one pod, as a kubelet or a user would.
-    async fn act_on(&mut self, pod: &Pod) {
+    async fn act_on(&mut self, pod: &v1::Pod) {
         let name = pod.name_any();
         match (phase(pod), is_deleted(&pod.metadata)) {
             (phase, true) => {
@@ -194,7 +194,8 @@ impl Truth {
         let mut truth = Self::default();
         for (_, is_pod, change, object) in changes {
             if is_pod {
-                truth.see_pod(change, from_value(object).unwrap(), parallelism);
+                let pod: v1::Pod = from_value(object).unwrap();
+                truth.see_pod(change, pod.into(), parallelism);
             } else {
                 truth.see_job(from_value(object).unwrap());
             }
@@ -224,14 +225,14 @@ impl Truth {
             .map(|kind| condition::find(&status, kind).is_some());
         if Uncounted::of(&status).failed.contains(&key) {
             // It may have succeeded since, but a pod that was being deleted counts once only.
-            assert!(phase(pod) == "Failed" || is_deleted(&pod.metadata), "{pod:?}");
+            assert!(pod.phase() == "Failed" || is_deleted(&pod.metadata), "{pod:?}");
             self.failed.insert(key);
-        } else if phase(pod) == "Succeeded" && is_deleted(&pod.metadata) && met {
+        } else if pod.phase() == "Succeeded" && is_deleted(&pod.metadata) && met {
             self.perhaps_succeeded.insert(key, index_of(pod));
-        } else if phase(pod) == "Succeeded" {
+        } else if pod.phase() == "Succeeded" {
             self.succeeded.insert(key);
             self.completed.extend(index_of(pod));
-        } else if (phase(pod) != "Failed" || is_deleted(&pod.metadata)) && met {
+        } else if (pod.phase() != "Failed" || is_deleted(&pod.metadata)) && met {
             self.stopped.insert(key);
         } else if has_failed(spec, pod) || failing {
             self.failed.insert(key);
@@ -296,7 +297,7 @@ async fn every_pod_counts_exactly_once_through_crashes_between_any_two_writes() 
         let least = truth.failed.len();
         assert!((least..=least + truth.stopped.len()).contains(&failed), "seed {seed}: {least} {job:#?}");
         assert_eq!(status.active, None, "seed {seed}");
-        let held = world.all_pods().into_iter().filter(has_finalizer).count();
+        let held = world.all_pods().into_iter().map(Pod::from).filter(has_finalizer).count();
         assert_eq!(held, 0, "seed {seed}: a pod of a finished Job has its finalizer");
     }
 }
@@ -313,7 +314,9 @@ async fn no_finalizer_is_left_when_a_job_is_deleted_at_any_time() {
         world.jobs().delete("j", &DeleteParams::default()).await.unwrap();
         world.step().await;
         life.end().await;
-        world.live(6, |world| world.job().is_none() && !world.all_pods().iter().any(has_finalizer)).await;
+        let holds =
+            |world: &World| world.all_pods().into_iter().map(Pod::from).any(|pod| has_finalizer(&pod));
+        world.live(6, |world| world.job().is_none() && !holds(world)).await;
         let created = world.api.history("pods").iter().any(|(_, pod)| {
             pod["metadata"]["finalizers"].as_array().is_some_and(|all| all.contains(&json!(FINALIZER)))
         });

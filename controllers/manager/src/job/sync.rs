@@ -1,17 +1,15 @@
 //! Carries out the plan for a Job, and writes its status and the finalizers of its pods in an order that survives a
 //! crash between any two writes.
 
+use k8s_openapi::api::core::v1;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_client::{Cache, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use apiserver_meta::pods::is_ready;
-use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result};
-use futures::future::join_all;
+use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, parallel};
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use tokio::time::Instant;
@@ -30,6 +28,7 @@ use crate::metrics::{
     JOB_PODS_CREATED, JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics,
 };
 use crate::patch;
+use crate::pods::Pod;
 
 /// The controller of Jobs.
 pub(super) struct Jobs {
@@ -165,7 +164,7 @@ impl Jobs {
         self.failures(|all| all.remove(key));
     }
 
-    fn api(&self, job: &Job) -> Api<Pod> {
+    fn api(&self, job: &Job) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), namespace(&job.metadata))
     }
 
@@ -190,7 +189,8 @@ impl Jobs {
         }
     }
 
-    /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than many times.
+    /// Creates pods, first one and then more and more at a time, so that an invalid template is refused once rather than
+    /// many times.
     async fn create(
         &self,
         key: &ObjectKey,
@@ -207,37 +207,28 @@ impl Jobs {
             async move { api.create(&PostParams::default(), &pod).await }
         };
         let reason = creation_reason(input);
-        let mut done = Done::default();
-        let (mut left, mut size) = (indexes, 1);
-        while !left.is_empty() {
-            let (batch, rest) = left.split_at(size.min(left.len()));
-            let mut failed = None;
-            for result in join_all(batch.iter().map(create)).await {
-                match result.attempt(|| format!("create a pod of job {key}")) {
-                    Ok(pod) => {
-                        done.created += 1;
-                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "succeeded"]);
-                        self.written_pods.wrote(key, &pod);
-                        let text = format!("Created pod: {}", name(&pod.metadata));
-                        self.recorder.normal(reference(job), "SuccessfulCreate", text);
-                    }
-                    Err(error) => {
-                        self.metrics.count(&JOB_PODS_CREATED, &[reason, "failed"]);
-                        failed.get_or_insert(error);
-                    }
+        let (mut done, mut failed) = (Done::default(), None);
+        for result in parallel::slow_start(indexes, create).await.results {
+            match result.attempt(|| format!("create a pod of job {key}")) {
+                Ok(pod) => {
+                    done.created += 1;
+                    self.metrics.count(&JOB_PODS_CREATED, &[reason, "succeeded"]);
+                    self.written_pods.wrote(key, &pod);
+                    let text = format!("Created pod: {}", name(&pod.metadata));
+                    self.recorder.normal(reference(job), "SuccessfulCreate", text);
                 }
-            }
-            match failed {
-                Some(error) if error.is_namespace_terminating() => return (done, Ok(())),
-                Some(error) => {
-                    let text = format!("Error creating: {}", error.api_message());
-                    self.recorder.warning(reference(job), "FailedCreate", text);
-                    return (done, Err(error));
+                Err(error) => {
+                    self.metrics.count(&JOB_PODS_CREATED, &[reason, "failed"]);
+                    failed.get_or_insert(error);
                 }
-                None => (left, size) = (rest, size * 2),
             }
         }
-        (done, Ok(()))
+        let Some(error) = failed.filter(|error| !error.is_namespace_terminating()) else {
+            return (done, Ok(()));
+        };
+        let text = format!("Error creating: {}", error.api_message());
+        self.recorder.warning(reference(job), "FailedCreate", text);
+        (done, Err(error))
     }
 
     /// Deletes pods. Those that are not to be counted lose their finalizer first.
@@ -249,33 +240,41 @@ impl Jobs {
         uncounted: bool,
     ) -> (Done, Result<()>) {
         let api = self.api(job);
-        let results = join_all(pods.iter().map(|pod| async {
+        let deleted = parallel::all(pods, |pod| {
             self.unseen.expect(key, uid(&pod.metadata), Awaited::Deletion);
-            let result = delete(&api, pod, uncounted).await;
-            if result.is_err() || self.shows_deletion(pod) {
-                self.unseen.seen(uid(&pod.metadata), Awaited::Deletion);
-            }
-            let name = name(&pod.metadata);
-            match result {
-                Ok(()) => {
-                    self.recorder.normal(reference(job), "SuccessfulDelete", format!("Deleted pod: {name}"));
-                    Ok(())
-                }
-                Err(error) if error.is_not_found() => Ok(()),
-                Err(error) if error.is_conflict() => Err(error),
-                Err(error) => {
-                    let text = format!("Error deleting: {}", error.api_message());
-                    self.recorder.warning(reference(job), "FailedDelete", text);
-                    Err(error)
-                }
-            }
-        }))
+            let (api, pod) = (api.clone(), Arc::clone(pod));
+            async move { delete(&api, &pod, uncounted).await }
+        })
         .await;
+        let results: Vec<_> = pods
+            .iter()
+            .zip(deleted)
+            .map(|(pod, result)| {
+                if result.is_err() || self.shows_deletion(pod) {
+                    self.unseen.seen(uid(&pod.metadata), Awaited::Deletion);
+                }
+                let name = name(&pod.metadata);
+                match result {
+                    Ok(()) => {
+                        let text = format!("Deleted pod: {name}");
+                        self.recorder.normal(reference(job), "SuccessfulDelete", text);
+                        Ok(())
+                    }
+                    Err(error) if error.is_not_found() => Ok(()),
+                    Err(error) if error.is_conflict() => Err(error),
+                    Err(error) => {
+                        let text = format!("Error deleting: {}", error.api_message());
+                        self.recorder.warning(reference(job), "FailedDelete", text);
+                        Err(error)
+                    }
+                }
+            })
+            .collect();
         let deleted = pods.iter().zip(&results).filter(|(_, result)| result.is_ok());
         let done = Done {
             created: 0,
             deleted: deleted.clone().count(),
-            deleted_ready: deleted.filter(|(pod, _)| is_ready(pod)).count(),
+            deleted_ready: deleted.filter(|(pod, _)| pod.is_ready()).count(),
         };
         (done, Error::collect(results))
     }
@@ -289,39 +288,30 @@ impl Jobs {
     /// Removes the finalizer of pods that are counted; returns the uids of those that have none any more.
     async fn release(&self, key: &ObjectKey, pods: &[Arc<Pod>]) -> (BTreeSet<String>, Result<()>) {
         let api = Api::namespaced(self.client.clone(), &key.namespace);
-        let results = join_all(pods.iter().map(|pod| async {
+        let removed = parallel::all(pods, |pod| {
+            self.unseen.expect(key, uid(&pod.metadata), Awaited::Release);
+            release_one(api.clone(), Arc::clone(pod))
+        })
+        .await;
+        let released = pods.iter().zip(&removed).filter(|(pod, result)| {
             let uid = uid(&pod.metadata);
-            self.unseen.expect(key, uid, Awaited::Release);
-            let result = match remove_finalizer(&api, pod).await {
-                Err(error) if !error.is_not_found() => Err(error),
-                _ => Ok(()),
-            };
             let shown = self.pods.cache().get(&ObjectKey::of(pod.as_ref()));
             let is_shown =
-                shown.is_none_or(|shown| shown.metadata.uid != pod.metadata.uid || !has_finalizer(&shown));
+                shown.is_none_or(|shown| meta::uid(&shown.metadata) != uid || !has_finalizer(&shown));
             if result.is_err() || is_shown {
                 self.unseen.seen(uid, Awaited::Release);
             }
-            result
-        }))
-        .await;
-        let released = pods.iter().zip(&results).filter(|(_, result)| result.is_ok());
-        (released.map(|(pod, _)| uid(&pod.metadata).to_owned()).collect(), Error::collect(results))
+            result.is_ok()
+        });
+        (released.map(|(pod, _)| uid(&pod.metadata).to_owned()).collect(), Error::collect(removed))
     }
 
     /// Removes the finalizer of all pods of a Job that has ended.
     async fn release_left(&self, job: &Job) -> Result<()> {
         let api = self.api(job);
-        let pods = self.pods.controlled(uid(&job.metadata));
-        let left = pods.iter().filter(|pod| has_finalizer(pod));
-        let results = join_all(left.map(|pod| async {
-            match remove_finalizer(&api, pod).await {
-                Err(error) if !error.is_not_found() => Err(error),
-                _ => Ok(()),
-            }
-        }))
-        .await;
-        Error::collect(results)
+        let mut pods = self.pods.controlled(uid(&job.metadata));
+        pods.retain(|pod| has_finalizer(pod));
+        Error::collect(parallel::all(pods, |pod| release_one(api.clone(), pod)).await)
     }
 
     /// Adopts pods, which are counted from now on, and releases those whose labels have changed.
@@ -329,20 +319,22 @@ impl Jobs {
         let adopts = claims.adopt.is_empty() || self.is_current(job).await?;
         let owner = meta::controller_reference(job);
         let adopted = claims.adopt.into_iter().filter(|_| adopts).map(|pod| {
-            let mut new = Pod::clone(&pod);
+            let old = pod.to_api();
+            let mut new = old.clone();
             new.metadata.owner_references = Some(meta::with_owner(&pod.metadata, owner.clone()));
-            if !has_finalizer(&new) {
+            if !has_finalizer(&pod) {
                 new.metadata.finalizers.get_or_insert_default().push(FINALIZER.to_owned());
             }
-            (pod, new)
+            (old, new)
         });
         let released = claims.release.into_iter().map(|pod| {
-            let mut new = Pod::clone(&pod);
+            let old = pod.to_api();
+            let mut new = old.clone();
             new.metadata.owner_references = Some(meta::without_owner(&pod.metadata, uid(&job.metadata)));
-            (pod, without_finalizer(&new))
+            (old, without_finalizer(&new))
         });
         for (old, new) in adopted.chain(released) {
-            if let Some(written) = patch::update(&self.api(job), old.as_ref(), &new).await? {
+            if let Some(written) = patch::update(&self.api(job), &old, &new).await? {
                 self.written_pods.wrote(key, &written);
             }
         }
@@ -372,8 +364,7 @@ impl Jobs {
 /// Returns the reason for which pods are created, in metrics.
 pub(super) fn creation_reason(input: &Input<'_>) -> &'static str {
     let counted = input.job.status.as_ref().and_then(|status| status.failed).unwrap_or(0) > 0;
-    let has_failed =
-        |pod: &Arc<Pod>| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Failed");
+    let has_failed = |pod: &Arc<Pod>| pod.phase() == "Failed";
     let failed = counted || input.pods.iter().any(has_failed);
     let terminating = input.pods.iter().any(|pod| is_deleted(&pod.metadata));
     match input.spec.pod_replacement_policy.as_deref() {
@@ -388,10 +379,19 @@ fn mode(spec: &JobSpec) -> &'static str {
     if spec.completion_mode.as_deref() == Some("Indexed") { "Indexed" } else { "NonIndexed" }
 }
 
-async fn delete(api: &Api<Pod>, pod: &Pod, uncounted: bool) -> Result<()> {
+/// Removes the finalizer of a pod, which may be gone by now.
+async fn release_one(api: Api<v1::Pod>, pod: Arc<Pod>) -> Result<()> {
+    match remove_finalizer(&api, &pod).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn delete(api: &Api<v1::Pod>, pod: &Pod, uncounted: bool) -> Result<()> {
     if uncounted && has_finalizer(pod) {
         // Refused if the pod has changed since: it may have ended, and then it counts.
-        patch::update(api, pod, &without_finalizer(pod)).await?;
+        let old = pod.to_api();
+        patch::update(api, &old, &without_finalizer(&old)).await?;
     }
     let options = only_this(&pod.metadata, DeleteParams::default());
     let name = name(&pod.metadata);

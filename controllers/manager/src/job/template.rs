@@ -1,12 +1,12 @@
 //! The pods that a Job creates.
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::core::v1::{self, Container, EnvVar, EnvVarSource, ObjectFieldSelector};
 
 use super::indexes::{FAILURES, IGNORED_FAILURES, INDEX, failures_after};
 use super::plan::FINALIZER;
 use crate::meta::name;
-use crate::pods::of_template;
+use crate::pods::{Pod, of_template};
 
 /// Environment variable with the completion index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
@@ -14,7 +14,7 @@ const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 const PREFIX_LENGTH: usize = 58;
 
 /// Returns a pod of the Job, for a completion index if it has those. `replaced` is the failed pod of the same index.
-pub(super) fn new_pod(job: &Job, spec: &JobSpec, index: Option<usize>, replaced: Option<&Pod>) -> Pod {
+pub(super) fn new_pod(job: &Job, spec: &JobSpec, index: Option<usize>, replaced: Option<&Pod>) -> v1::Pod {
     let mut pod = of_template(job, spec.template.clone());
     let finalizers = pod.metadata.finalizers.get_or_insert_default();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
@@ -35,7 +35,7 @@ pub(super) fn new_pod(job: &Job, spec: &JobSpec, index: Option<usize>, replaced:
 }
 
 /// Makes a pod that of a completion index.
-fn number(pod: &mut Pod, job: &str, index: usize) {
+fn number(pod: &mut v1::Pod, job: &str, index: usize) {
     let meta = &mut pod.metadata;
     meta.labels.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
     meta.annotations.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());

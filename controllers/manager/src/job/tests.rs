@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use serde_json::{Value, from_value, json, to_value};
 
 use super::account::{Account, Done, account};
@@ -14,7 +14,8 @@ use super::plan::{Action, FINALIZER, Input, Plan, plan};
 use super::sync::creation_reason;
 use crate::limits::{JOB_POD_BURST, JOB_UNCOUNTED};
 use crate::meta::{controller_reference, name, uid};
-use crate::testing::{self, at, labels, set_ready, time};
+use crate::pods::Pod;
+use crate::testing::{self, at, labels, set_ready, slim, time};
 
 /// Returns a Job of one pod, with changes of its spec.
 pub(super) fn job(changes: Value, status: Value) -> Job {
@@ -28,7 +29,7 @@ pub(super) fn job(changes: Value, status: Value) -> Job {
 }
 
 /// Returns a pod of the Job that ended, if it did, at second 0.
-fn pod(name: &str, phase: &str) -> Pod {
+fn pod(name: &str, phase: &str) -> v1::Pod {
     let mut pod = testing::pod(name);
     pod.metadata.owner_references = Some(vec![controller_reference(&job(json!({}), json!({})))]);
     pod.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -39,7 +40,7 @@ fn pod(name: &str, phase: &str) -> Pod {
     pod
 }
 
-fn indexed(name: &str, phase: &str, index: usize) -> Pod {
+fn indexed(name: &str, phase: &str, index: usize) -> v1::Pod {
     let mut pod = pod(name, phase);
     pod.metadata.annotations = Some(labels(&[(INDEX, &index.to_string())]));
     pod
@@ -47,7 +48,7 @@ fn indexed(name: &str, phase: &str, index: usize) -> Pod {
 
 /// Returns pods by phase: `R` running, `P` pending, `S` succeeded, `F` failed, lower case being deleted; those of an
 /// Indexed Job have the index after it, as in `R0 S1`.
-fn pods(text: &str) -> Vec<Pod> {
+fn pods(text: &str) -> Vec<v1::Pod> {
     let words = text.split_whitespace().enumerate();
     words
         .map(|(number, word)| {
@@ -81,20 +82,20 @@ struct Synced {
     ending: Option<(String, String)>,
 }
 
-fn counted(job: &Job, pods: &[Pod], second: i64) -> (Plan, Account) {
+fn counted(job: &Job, pods: &[v1::Pod], second: i64) -> (Plan, Account) {
     counted_after(job, pods, second, |done| done)
 }
 
-fn counted_after(job: &Job, pods: &[Pod], second: i64, done: impl Fn(Done) -> Done) -> (Plan, Account) {
+fn counted_after(job: &Job, pods: &[v1::Pod], second: i64, done: impl Fn(Done) -> Done) -> (Plan, Account) {
     let input = Input {
         job,
         spec: job.spec.as_ref().unwrap(),
-        pods: pods.iter().cloned().map(Arc::new).collect(),
+        pods: slim(pods.iter().cloned()),
         failures: Failures::default(),
         now: at(second),
     };
     let plan = plan(&input);
-    let ready = |pods: &[Arc<Pod>]| pods.iter().filter(|pod| apiserver_meta::pods::is_ready(pod)).count();
+    let ready = |pods: &[Arc<Pod>]| pods.iter().filter(|pod| pod.is_ready()).count();
     let whole = match &plan.action {
         Action::None => Done::default(),
         Action::Create(indexes) => Done { created: indexes.len(), ..Done::default() },
@@ -106,7 +107,7 @@ fn counted_after(job: &Job, pods: &[Pod], second: i64, done: impl Fn(Done) -> Do
     (plan, account)
 }
 
-fn sync_at(job: &Job, pods: &[Pod], second: i64) -> Synced {
+fn sync_at(job: &Job, pods: &[v1::Pod], second: i64) -> Synced {
     let (plan, account) = counted(job, pods, second);
     let first = account.status.clone();
     let uids: BTreeSet<String> = account.release.iter().map(|pod| uid(&pod.metadata).to_owned()).collect();
@@ -116,7 +117,7 @@ fn sync_at(job: &Job, pods: &[Pod], second: i64) -> Synced {
     Synced { plan, first, released, status, ending }
 }
 
-fn sync(job: &Job, pods: &[Pod]) -> Synced {
+fn sync(job: &Job, pods: &[v1::Pod]) -> Synced {
     sync_at(job, pods, 100)
 }
 
@@ -333,7 +334,7 @@ fn reason_of_a_creation_is_that_of_kubernetes() {
         let input = Input {
             job: &job,
             spec: job.spec.as_ref().unwrap(),
-            pods: pods(given).into_iter().map(Arc::new).collect(),
+            pods: slim(pods(given)),
             failures: Failures::default(),
             now: at(100),
         };
@@ -495,7 +496,7 @@ fn a_success_policy_ends_a_job_early_without_counting_its_running_pods() {
 }
 
 /// Returns pods as [`pods`] does, whose index has failed that many times before.
-fn pods_after(failures: &str, text: &str) -> Vec<Pod> {
+fn pods_after(failures: &str, text: &str) -> Vec<v1::Pod> {
     let mut pods = pods(text);
     for pod in &mut pods {
         pod.metadata.annotations.as_mut().unwrap().insert(FAILURES.to_owned(), failures.to_owned());

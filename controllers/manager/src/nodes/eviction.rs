@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Index, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
+use k8s_openapi::api::core::v1::{self, Node, ObjectReference, Taint};
 use kube::api::DeleteParams;
 use kube::{Api, Client};
 
@@ -20,7 +20,7 @@ use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, only_this};
 use crate::metrics::{Metrics, POD_DELETION_DELAY, POD_DELETIONS};
 use crate::patch;
-use crate::pods::{node_name, put_disruption, until};
+use crate::pods::{Pod, put_disruption, until};
 
 const REASON: &str = "TaintManagerEviction";
 
@@ -35,7 +35,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         if is_deleted(&change.object().metadata) || matches!(change, Change::Deleted(_)) {
             shown.forget(&change.key());
         }
-        let node = ObjectKey::new("", node_name(change.object()));
+        let node = ObjectKey::new("", change.object().node_name());
         let is_tainted = || tainted.get(&node).is_some_and(|node| driving(&node).next().is_some());
         if !node.name.is_empty() && is_tainted() {
             bound.add(node);
@@ -135,13 +135,14 @@ impl Evictions {
 
     /// Deletes a pod that was to go at the time `due`.
     async fn evict(&self, key: ObjectKey, pod: &Pod, now: Timestamp, due: Timestamp) -> Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+        let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
         self.recorder.normal(reference(pod), REASON, format!("Marking for deletion Pod {key}"));
-        let mut new = pod.clone();
+        let old = pod.to_api();
+        let mut new = old.clone();
         let message = "Taint manager: deleting due to NoExecute taint";
         put_disruption(&mut new, "DeletionByTaintManager", message, now);
-        match patch::update_status(&api, pod, &new).await {
+        match patch::update_status(&api, &old, &new).await {
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
             Ok(_) => {}

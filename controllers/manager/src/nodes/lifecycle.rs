@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use apiserver_client::cache::Selection;
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, Index, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Index, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::nodes;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use k8s_openapi::api::core::v1::{self, Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use crate::index::ByNode;
 use crate::meta::{name, namespace};
 use crate::metrics::{NODE_EVICTIONS, ZONE_HEALTH, ZONE_SIZE, ZONE_UNHEALTHY};
 use crate::patch;
+use crate::pods::Pod;
 
 const LEASES: &str = "kube-node-lease";
 
@@ -284,9 +285,10 @@ impl Lifecycle {
     async fn mark_pods(&self, node: &String, now: Timestamp) -> Result<()> {
         let mut results = Vec::new();
         for pod in self.pods.get(node) {
-            let Some(new) = unready(&pod, now) else { continue };
-            let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
-            let written = patch::update_status(&api, pod.as_ref(), &new).await.map(drop);
+            let old = pod.to_api();
+            let Some(new) = unready(&old, now) else { continue };
+            let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+            let written = patch::update_status(&api, &old, &new).await.map(drop);
             if written.is_ok() {
                 self.recorder.warning(reference(pod.as_ref()), "NodeNotReady", "Node is not ready");
             }
@@ -298,7 +300,7 @@ impl Lifecycle {
 }
 
 /// Returns the pod with its Ready condition set to False; `None` if it is not True.
-fn unready(pod: &Pod, now: Timestamp) -> Option<Pod> {
+fn unready(pod: &v1::Pod, now: Timestamp) -> Option<v1::Pod> {
     let mut new = pod.clone();
     let conditions = new.status.as_mut()?.conditions.as_mut()?;
     let ready =

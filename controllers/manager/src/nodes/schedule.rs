@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::ObjectKey;
-use apiserver_meta::pods::{condition, tolerates};
+use apiserver_meta::pods::tolerates;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-use crate::meta::{is_deleted, uid};
+use crate::meta::{created, is_deleted, uid};
+use crate::pods::{Condition, Pod};
 
 /// A `NoExecute` taint of a node, with the time since which it is there.
 pub(super) type Timed = (Taint, Timestamp);
@@ -54,9 +55,9 @@ fn decide(taints: &[Timed], tolerations: &[Toleration], bound: Timestamp) -> Dec
 
 /// Returns since when a pod has been on its node.
 fn bound_since(pod: &Pod) -> Timestamp {
-    let scheduled = condition(pod, "PodScheduled").filter(|condition| condition.status == "True");
-    let time = scheduled.and_then(|condition| condition.last_transition_time.as_ref());
-    time.or(pod.metadata.creation_timestamp.as_ref()).map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    let scheduled = pod.condition("PodScheduled").filter(Condition::is_true);
+    let time = scheduled.and_then(|condition| condition.last_transition_time);
+    time.or_else(|| created(&pod.metadata)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// The steps to take on one node.
@@ -91,7 +92,7 @@ pub(super) fn round(taints: Option<&[Timed]>, pods: &[Arc<Pod>], before: Schedul
             }
             continue;
         };
-        let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+        let tolerations = pod.spec().tolerations.as_deref().unwrap_or_default();
         match (decide(taints, tolerations, bound_since(pod)), held) {
             (Decision::Waits { at, seconds }, held) => {
                 let scheduled = reschedule(at, seconds, uid(&pod.metadata), held);

@@ -1,7 +1,9 @@
+use k8s_openapi::api::core::v1;
+
 use super::*;
 use crate::meta::name;
 use crate::testing::dice::Dice;
-use crate::testing::{at, running, time};
+use crate::testing::{at, running, slim, time};
 
 fn taint(key: &str, since: i64) -> Timed {
     (Taint { key: key.to_owned(), effect: "NoExecute".to_owned(), ..Taint::default() }, at(since))
@@ -16,10 +18,14 @@ fn tolerating(key: &str, seconds: Option<i64>) -> Toleration {
     }
 }
 
-fn pod(name: &str, tolerations: &[Toleration]) -> Arc<Pod> {
+fn on_node(name: &str, tolerations: &[Toleration]) -> v1::Pod {
     let mut pod = running(name, "n", "10.0.0.1");
     pod.spec.as_mut().unwrap().tolerations = Some(tolerations.to_vec());
-    Arc::new(pod)
+    pod
+}
+
+fn pod(name: &str, tolerations: &[Toleration]) -> Arc<Pod> {
+    Arc::new(on_node(name, tolerations).into())
 }
 
 fn waits(second: i64, seconds: i64) -> Decision {
@@ -66,13 +72,13 @@ fn all_taints_must_be_tolerated_and_the_shortest_toleration_counts() {
 fn toleration_of_an_old_taint_begins_when_the_pod_is_bound() {
     let taints = [taint("a", 0)];
     assert_eq!(decide(&taints, &[tolerating("a", Some(300))], at(1000)), waits(1300, 300));
-    let mut pod = Pod::clone(&pod("p", &[]));
+    let mut pod = on_node("p", &[]);
     pod.metadata.creation_timestamp = time(7);
-    assert_eq!(bound_since(&pod), at(7));
+    assert_eq!(bound_since(&pod.clone().into()), at(7));
     pod.status = serde_json::from_value(serde_json::json!({"conditions": [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": time(9)}]}))
     .unwrap();
-    assert_eq!(bound_since(&pod), at(9));
+    assert_eq!(bound_since(&pod.into()), at(9));
 }
 
 #[test]
@@ -99,11 +105,11 @@ fn pods_go_at_once_or_in_time_and_their_deletion_is_cancelled_with_the_taint() {
 
 #[test]
 fn finished_pods_go_and_deleted_ones_are_left_alone() {
-    let (mut done, mut leaving) = (Pod::clone(&pod("done", &[])), Pod::clone(&pod("leaving", &[])));
+    let (mut done, mut leaving) = (on_node("done", &[]), on_node("leaving", &[]));
     done.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
     leaving.metadata.deletion_timestamp = time(1);
     let taints = [taint("a", 0)];
-    let round = tainted(&taints, &[Arc::new(done), Arc::new(leaving)], Schedule::new(), at(1));
+    let round = tainted(&taints, &slim([done, leaving]), Schedule::new(), at(1));
     assert_eq!(names(&round.evicted), ["done"]);
 }
 
@@ -135,9 +141,9 @@ fn deletions_of_pods_that_are_gone_replaced_or_no_longer_tolerant_are_cancelled(
     let pods = [pod("gone", &tolerant), pod("replaced", &tolerant), pod("kept", &tolerant)];
     let taints = [taint("a", 0)];
     let schedule = tainted(&taints, &pods, Schedule::new(), at(1)).schedule;
-    let mut other = Pod::clone(&pods[1]);
+    let mut other = on_node("replaced", &tolerant);
     other.metadata.uid = Some("uid-other".to_owned());
-    let mut pods = vec![Arc::new(other), Arc::clone(&pods[2])];
+    let mut pods = vec![Arc::new(Pod::from(other)), Arc::clone(&pods[2])];
     let after = tainted(&taints, &pods, schedule, at(2));
     assert_eq!(cancelled(&after), ["replaced", "gone"]);
     assert_eq!(after.schedule[&ObjectKey::new("ns", "replaced")].uid, "uid-other");
@@ -184,7 +190,7 @@ fn no_pod_goes_early_and_none_stays_that_must_go() {
             }
             let round = tainted(&taints, &pods, schedule, at(second));
             for pod in &pods {
-                let tolerations = pod.spec.as_ref().unwrap().tolerations.as_deref().unwrap();
+                let tolerations = pod.spec().tolerations.as_deref().unwrap();
                 let evicted = names(&round.evicted).contains(&name(&pod.metadata));
                 match decide(&taints, tolerations, at(0)) {
                     Decision::Goes => assert!(evicted, "{seed} {second}"),

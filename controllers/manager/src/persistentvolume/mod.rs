@@ -21,9 +21,9 @@ mod volume;
 use std::sync::Arc;
 
 use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey, Recorder, events};
-use apiserver_meta::{pods, volumes};
+use apiserver_meta::volumes;
 use controllers_runtime::{Ledger, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, Resource};
 use tokio::sync::Mutex;
@@ -34,7 +34,7 @@ use self::volume::Volumes;
 use crate::context::{Context, Tasks};
 use crate::index::ByClaim;
 use crate::meta::{name, namespace};
-use crate::pods::node_name;
+use crate::pods::Pod;
 use crate::{limits, patch};
 
 /// Index of claims by the name of the volume that they are bound to or ask for.
@@ -323,7 +323,7 @@ impl Claims {
         // What was written last for a volume took it, or gave it back, which its next change tells.
         let mut free = shared.by_free_class.get(&class.to_owned());
         free.retain(|volume| shared.shows_volume(&ObjectKey::of(volume.as_ref())));
-        let waits = |pod: &&Arc<Pod>| node_name(pod).is_empty() && !pods::is_finished(pod);
+        let waits = |pod: &&Arc<Pod>| pod.node_name().is_empty() && !pod.is_finished();
         let waiting = shared.pods.get(&key);
         let waiting_pods = waiting.iter().filter(waits).map(|pod| name(&pod.metadata).to_owned());
         let view = View {

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_meta::pods::{condition, phase};
 use apiserver_meta::{quantity, resources};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::replicas::{Sample, Samples, Undecided};
 use crate::meta::{is_deleted, name};
+use crate::pods::Pod;
 
 /// Durations after the start of a pod in which its use of the CPU is not that of its work.
 #[derive(Clone, Copy)]
@@ -44,9 +44,9 @@ pub(super) fn group<'a>(
     let mut groups = Groups::default();
     for pod in pods {
         let name = name(&pod.metadata);
-        if is_deleted(&pod.metadata) || phase(pod) == "Failed" {
+        if is_deleted(&pod.metadata) || pod.phase() == "Failed" {
             groups.ignored.insert(name);
-        } else if phase(pod) == "Pending" {
+        } else if pod.phase() == "Pending" {
             groups.unready.insert(name);
         } else if let Some(sample) = samples.get(name) {
             if resource == Some("cpu") && !has_warmed_up(pod, sample, startup, now) {
@@ -63,14 +63,13 @@ pub(super) fn group<'a>(
 
 /// Returns `true` if a sample of the CPU is that of the pod's work, not of its start.
 fn has_warmed_up(pod: &Pod, sample: &Sample, startup: Startup, now: Timestamp) -> bool {
-    let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
-    let (Some(ready), Some(started)) = (condition(pod, "Ready"), started) else { return false };
-    let changed = ready.last_transition_time.as_ref().map_or(Timestamp::MIN, |time| time.0);
-    let is_unready = ready.status == "False";
-    if later(started.0, startup.initialization) > now {
+    let (Some(ready), Some(started)) = (pod.condition("Ready"), pod.start_time()) else { return false };
+    let changed = ready.last_transition_time.unwrap_or(Timestamp::MIN);
+    let is_unready = ready.status() == "False";
+    if later(started, startup.initialization) > now {
         !is_unready && sample.at >= later(changed, sample.window)
     } else {
-        !is_unready || later(started.0, startup.readiness_delay) <= changed
+        !is_unready || later(started, startup.readiness_delay) <= changed
     }
 }
 
@@ -85,10 +84,9 @@ pub(super) fn requests(
     resource: &str,
     container: Option<&str>,
 ) -> Result<BTreeMap<String, i64>, Undecided> {
-    let none = PodSpec::default();
     pods.iter()
         .map(|pod| {
-            let (spec, pod) = (pod.spec.as_ref().unwrap_or(&none), name(&pod.metadata));
+            let (spec, pod) = (pod.spec(), name(&pod.metadata));
             let of_whole = spec.resources.as_ref().and_then(|whole| whole.requests.as_ref());
             let has_whole = of_whole.is_some_and(|all| all.keys().any(|name| resources::is_pod_level(name)));
             let request = match container {

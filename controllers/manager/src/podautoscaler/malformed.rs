@@ -1,7 +1,5 @@
 //! Autoscalers that no API server has validated.
 
-use std::sync::Arc;
-
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use proptest::prelude::*;
@@ -12,7 +10,7 @@ use super::judgement::{Judgement, Next, Settings};
 use super::metric::{Measured, Query, propose, query};
 use super::replicas::{Sample, Workload};
 use super::tables::{now, workload};
-use crate::testing::meta;
+use crate::testing::{meta, running, slim};
 
 /// Returns numbers that objects may have which were never validated.
 fn any_number() -> impl Strategy<Value = i64> {
@@ -70,7 +68,7 @@ proptest! {
         let (replicas, present) = (i32::try_from(replicas).unwrap(), i32::try_from(present).unwrap());
         let settings = Settings::default();
         let mut judgement = Judgement::new(&hpa, &settings, now());
-        let pods = [Arc::new(crate::testing::running("p", "n", "10.0.0.1"))];
+        let pods = slim([running("p", "n", "10.0.0.1")]);
         let workload = Workload { replicas, present, tolerances: judgement.tolerances(), ..workload(&pods) };
         if judgement.begin(replicas) == Next::Measure {
             let specs = hpa.spec.metrics.as_ref().unwrap();

@@ -36,15 +36,15 @@ use controllers_runtime::{Backoff, Ledger, Outcome, Reconcile, Result, WorkQueue
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1::{Scale, ScaleSpec, ScaleStatus};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
 use crate::context::{Context, Tasks};
 use crate::index::Pods;
-use crate::meta::{Labels, uid};
+use crate::meta::{Labels, labels, uid};
 use crate::metrics::{HPA_DESIRED, HPAS};
+use crate::pods::Pod;
 use crate::{limits, patch};
 use history::{History, may_be_unnoted, unknown_until};
 use judgement::{Demand, Event, Judgement, Next, Settings};
@@ -363,7 +363,7 @@ impl Autoscalers {
     /// Returns the pods of a namespace that a selector matches.
     fn selected(&self, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
         let mut pods = self.pods.labelled(namespace, selector.alternatives());
-        pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        pods.retain(|pod| selector.matches(labels(&pod.metadata)));
         pods
     }
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_client::ObjectKey;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::selector::Selector;
-use crate::meta::Labels;
+use crate::meta::{Labels, labels};
+use crate::pods::Pod;
 
 /// The selector that each autoscaler was last judged with.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Overlap {
         let mut names = BTreeSet::new();
         // Most pods of a workload have the same labels.
         let mut seen: Option<&Labels> = None;
-        for labels in pods.iter().filter_map(|pod| pod.metadata.labels.as_ref()) {
+        for labels in pods.iter().filter_map(|pod| labels(&pod.metadata)) {
             if namespace.selectors.len() > 1 && seen != Some(labels) {
                 namespace.selecting(labels, &mut names);
             }
@@ -108,7 +108,7 @@ fn places(selector: &Selector) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{labels, pod};
+    use crate::testing::{labels, pod, slim};
 
     #[test]
     fn autoscalers_of_the_same_pods_are_found_until_they_select_others_or_go() {
@@ -116,7 +116,7 @@ mod tests {
         let pods = |pairs: &[(&str, &str)]| {
             let mut pod = pod("p");
             pod.metadata.labels = Some(labels(pairs));
-            vec![Arc::new(pod)]
+            slim([pod])
         };
         let web = pods(&[("app", "web"), ("tier", "x")]);
         let select = |namespace: &str, name: &str, text: &str| -> Vec<String> {

@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_meta::pods::{is_ready, phase};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::groups::{Startup, group, requests};
+use crate::pods::Pod;
 
 /// A measured amount of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +212,7 @@ pub(super) fn by_value(value: i64, target: i64, workload: &Workload<'_>) -> Resu
     if workload.pods.is_empty() {
         return Err(Undecided::Pods);
     }
-    let ready = workload.pods.iter().filter(|pod| phase(pod) == "Running" && is_ready(pod)).count();
+    let ready = workload.pods.iter().filter(|pod| pod.phase() == "Running" && pod.is_ready()).count();
     Ok(whole(ratio * ready as f64))
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
     HorizontalPodAutoscalerStatus, MetricSpec,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, from_value, json};
 
@@ -16,6 +16,7 @@ use super::history::History;
 use super::judgement::{Demand, Event, Judgement, Next, Settings};
 use super::metric::{Answer, Measured, propose, query};
 use super::replicas::{Goal, Sample, Samples, Tolerances, Workload, by_pods, by_share, by_value, total};
+use crate::pods::Pod;
 use crate::testing::{at, meta};
 
 /// A case: its name, what there is, and what follows.
@@ -98,7 +99,7 @@ impl<'a> Case<'a> {
         let ready = if self.letter("ready", index) == Some('n') { "False" } else { "True" };
         let requests = request.map(|request| json!({"cpu": format!("{request}m")}));
         let container = |name: &str| json!({"name": name, "resources": {"requests": requests}});
-        let mut pod = Pod { metadata, ..Pod::default() };
+        let mut pod = v1::Pod { metadata, ..v1::Pod::default() };
         let containers = [container("container1"), container("container2")];
         pod.spec = from_value(json!({"containers": containers})).unwrap();
         let conditions = json!([{"type": "Ready", "status": ready}]);
@@ -108,7 +109,7 @@ impl<'a> Case<'a> {
         if ready_since_start {
             status.conditions.as_mut().unwrap()[0].last_transition_time = Some(Time(start));
         }
-        Arc::new(pod)
+        Arc::new(pod.into())
     }
 }
 

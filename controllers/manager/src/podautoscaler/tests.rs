@@ -1,10 +1,8 @@
 //! Pods by what is known of them, requests, stabilization, and what is remembered.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, from_value, json};
 
@@ -17,7 +15,7 @@ use super::replicas::{Sample, Samples};
 use super::tables::{STARTUP, ago, autoscaler, now, warning};
 use super::{Memory, may_be_done, offset};
 use crate::limits;
-use crate::testing::meta;
+use crate::testing::{meta, slim};
 
 #[test]
 fn pods_are_sorted_by_what_their_samples_tell() {
@@ -44,7 +42,8 @@ fn pods_are_sorted_by_what_their_samples_tell() {
         });
         let status =
             json!({"phase": phase, "startTime": started.map(|age| Time(ago(age))), "conditions": conditions});
-        let mut pod = Pod { metadata: meta("p"), status: from_value(status).unwrap(), ..Pod::default() };
+        let mut pod =
+            v1::Pod { metadata: meta("p"), status: from_value(status).unwrap(), ..v1::Pod::default() };
         pod.metadata.deletion_timestamp = (phase == "Deleted").then(|| Time(ago(0)));
         let samples: Samples = sample
             .map(|(age, window)| {
@@ -53,7 +52,7 @@ fn pods_are_sorted_by_what_their_samples_tell() {
             })
             .into_iter()
             .collect();
-        let pods = [Arc::new(pod)];
+        let pods = slim([pod]);
         let found = ["cpu", "memory"].map(|resource| {
             let Groups { ready, unready, missing, ignored } =
                 group(&pods, &samples, Some(resource), STARTUP, now());
@@ -98,8 +97,8 @@ fn requests_are_those_of_the_pod_of_all_containers_or_of_one() {
             "container init not found in Pod p",
         ),
     ] {
-        let pod = Pod { metadata: meta("p"), spec: from_value(spec.clone()).unwrap(), status: None };
-        let found = requests(&[Arc::new(pod)], "cpu", container);
+        let pod = v1::Pod { metadata: meta("p"), spec: from_value(spec.clone()).unwrap(), status: None };
+        let found = requests(&slim([pod]), "cpu", container);
         let found = found.map_or_else(|error| error.to_string(), |requests| requests["p"].to_string());
         assert_eq!(found, expected, "{spec} {container:?}");
     }

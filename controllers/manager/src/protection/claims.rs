@@ -3,7 +3,7 @@
 use apiserver_client::{Cache, Change, Index, ObjectKey};
 use apiserver_meta::finalizers::CLAIM;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
@@ -11,8 +11,8 @@ use super::{Step, set, step};
 use crate::context::{Context, Tasks};
 use crate::index::ByClaim;
 use crate::limits::LIST_PAGE;
-use crate::meta::{is_controlled_by, name, namespace};
-use crate::pods::{claim_of, node_name, volumes};
+use crate::meta::{is_controlled_by, is_deleted, name, namespace, uid};
+use crate::pods::{Pod, claim_of, volumes};
 
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("pvc-protection");
@@ -62,14 +62,15 @@ impl Claims {
         if self.pods.any(&ObjectKey::of(claim), |pod| uses(pod, claim)) {
             return Ok(true);
         }
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace);
         let mut page = ListParams::default().limit(LIST_PAGE);
         loop {
             let pods = api.list(&page).await.attempt(|| format!("list pods of {namespace}"))?;
-            if pods.items.iter().any(|pod| uses(pod, claim)) {
+            let next = pods.metadata.continue_.filter(|token| !token.is_empty());
+            if pods.items.into_iter().any(|pod| uses(&pod.into(), claim)) {
                 return Ok(true);
             }
-            match pods.metadata.continue_.filter(|token| !token.is_empty()) {
+            match next {
                 Some(token) => page = page.continue_token(&token),
                 None => return Ok(false),
             }
@@ -83,7 +84,7 @@ fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
     let (replaced, over) = match change {
         Change::Deleted(pod) => (None, Some(pod)),
         Change::Applied { old, new } => (
-            old.as_ref().filter(|old| old.metadata.uid != new.metadata.uid),
+            old.as_ref().filter(|old| uid(&old.metadata) != uid(&new.metadata)),
             Some(new).filter(|pod| is_shut_down(pod)),
         ),
     };
@@ -93,7 +94,7 @@ fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
 /// Returns `true` if the pod prevents the removal of the claim. A pod without a node does not, because no
 /// kubelet starts a pod with a claim that is being deleted.
 pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    if node_name(pod).is_empty() {
+    if pod.node_name().is_empty() {
         return false;
     }
     volumes(pod).iter().any(|volume| {
@@ -107,6 +108,5 @@ pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 
 /// Returns `true` if the kubelet has finished with the pod or never had it, so that only finalizers keep it.
 fn is_shut_down(pod: &Pod) -> bool {
-    let meta = &pod.metadata;
-    meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0)
+    is_deleted(&pod.metadata) && pod.metadata.grace() == Some(0)
 }

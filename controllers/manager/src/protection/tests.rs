@@ -1,4 +1,4 @@
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,7 +23,7 @@ fn finalizers_are_added_to_living_objects_and_removed_from_deleted_ones() {
     }
 }
 
-fn pod(volumes: Value) -> Pod {
+fn pod(volumes: Value) -> v1::Pod {
     let mut pod = running("p", "n", "10.0.0.1");
     pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
     pod
@@ -33,30 +33,34 @@ fn claim(name: &str) -> PersistentVolumeClaim {
     PersistentVolumeClaim { metadata: meta(name), ..PersistentVolumeClaim::default() }
 }
 
+fn uses(pod: &v1::Pod, claim: &PersistentVolumeClaim) -> bool {
+    claims::uses(&pod.clone().into(), claim)
+}
+
 #[test]
 fn pods_use_claims_once_they_have_a_node() {
     let mut pod = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]));
-    assert!(claims::uses(&pod, &claim("c")));
-    assert!(!claims::uses(&pod, &claim("other")));
+    assert!(uses(&pod, &claim("c")));
+    assert!(!uses(&pod, &claim("other")));
     pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-    assert!(claims::uses(&pod, &claim("c")), "its volumes may still be mounted");
+    assert!(uses(&pod, &claim("c")), "its volumes may still be mounted");
     pod.spec.as_mut().unwrap().node_name = None;
-    assert!(!claims::uses(&pod, &claim("c")));
+    assert!(!uses(&pod, &claim("c")));
 }
 
 #[test]
 fn claims_of_ephemeral_volumes_wait_for_their_own_pod_until_it_is_shut_down() {
     let mut pod = pod(json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]));
     let stranger = claim("p-scratch");
-    assert!(!claims::uses(&pod, &stranger), "somebody else's claim of that name");
+    assert!(!uses(&pod, &stranger), "somebody else's claim of that name");
     let mut own = claim("p-scratch");
     own.metadata.owner_references = Some(vec![controller_reference(&pod)]);
-    assert!(claims::uses(&pod, &own));
+    assert!(uses(&pod, &own));
     pod.metadata.deletion_timestamp = time(1);
     pod.metadata.deletion_grace_period_seconds = Some(30);
-    assert!(claims::uses(&pod, &own));
+    assert!(uses(&pod, &own));
     pod.metadata.deletion_grace_period_seconds = Some(0);
-    assert!(!claims::uses(&pod, &own));
+    assert!(!uses(&pod, &own));
 }
 
 #[test]

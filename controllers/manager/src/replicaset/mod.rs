@@ -5,6 +5,7 @@ mod kind;
 mod plan;
 mod ranking;
 
+use controllers_runtime::parallel::{self, Done};
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
@@ -12,14 +13,14 @@ use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
-use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::core::v1::{self, ReplicationController};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::{Owned, Pods, Selector, Selectors};
 use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, only_this, uid};
+use crate::pods::Pod;
 use crate::{ownership, patch};
 use expectations::Expectations;
 use kind::Replicated;
@@ -140,7 +141,7 @@ impl<K: Replicated> Reconcile for ReplicaSets<K> {
 type Failure = (&'static str, Error);
 
 impl<K: Replicated> ReplicaSets<K> {
-    fn pods_of(&self, set: &K) -> Api<Pod> {
+    fn pods_of(&self, set: &K) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), namespace(set.meta()))
     }
 
@@ -153,42 +154,33 @@ impl<K: Replicated> ReplicaSets<K> {
         family.flat_map(|set| self.pods.controlled(uid(set.meta()))).collect()
     }
 
-    /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than five
-    /// hundred times.
+    /// Creates pods, first one and then more and more at a time, so that an invalid template is refused once rather than
+    /// five hundred times.
     async fn create(&self, key: &ObjectKey, set: &K, count: usize) -> std::result::Result<(), Failure> {
         let api = self.pods_of(set);
-        let pod = new_pod(set);
+        let pod = Arc::new(new_pod(set));
         self.expectations.expect(key, count, []);
-        let mut left = count;
-        let mut batch = 1;
-        while left > 0 {
-            batch = batch.min(left);
-            let options = PostParams::default();
-            let results = join_all((0..batch).map(|_| api.create(&options, &pod))).await;
-            left -= batch;
-            let mut failed = None;
-            for result in results {
-                match result.attempt(|| format!("create a pod of {} {key}", K::kind(&()))) {
-                    Ok(pod) => self.report(set, "SuccessfulCreate", "Created", name(&pod.metadata)),
-                    Err(error) => {
-                        self.expectations.created(key);
-                        failed.get_or_insert(error);
-                    }
+        let Done { results, left } = parallel::slow_start(0..count, |_| {
+            let (api, pod) = (api.clone(), Arc::clone(&pod));
+            async move { api.create(&PostParams::default(), &pod).await }
+        })
+        .await;
+        // Creations that were not attempted will not be seen either.
+        (0..left).for_each(|_| self.expectations.created(key));
+        let mut failed = None;
+        for result in results {
+            match result.attempt(|| format!("create a pod of {} {key}", K::kind(&()))) {
+                Ok(pod) => self.report(set, "SuccessfulCreate", "Created", name(&pod.metadata)),
+                Err(error) => {
+                    self.expectations.created(key);
+                    failed.get_or_insert(error);
                 }
             }
-            if let Some(error) = failed {
-                // Creations that were not attempted will not be seen either.
-                (0..left).for_each(|_| self.expectations.created(key));
-                if error.is_namespace_terminating() {
-                    return Ok(());
-                }
-                let message = format!("Error creating: {}", error.api_message());
-                self.recorder.warning(reference(set), "FailedCreate", message);
-                return Err(("FailedCreate", error));
-            }
-            batch *= 2;
         }
-        Ok(())
+        let Some(error) = failed.filter(|error| !error.is_namespace_terminating()) else { return Ok(()) };
+        let message = format!("Error creating: {}", error.api_message());
+        self.recorder.warning(reference(set), "FailedCreate", message);
+        Err(("FailedCreate", error))
     }
 
     async fn delete(
@@ -199,15 +191,17 @@ impl<K: Replicated> ReplicaSets<K> {
     ) -> std::result::Result<(), Failure> {
         let api = self.pods_of(set);
         self.expectations.expect(key, 0, pods.iter().map(|pod| uid(&pod.metadata).to_owned()));
-        let results = join_all(pods.iter().map(|pod| async {
+        let deleted = parallel::all(&pods, |pod| {
+            let (api, pod) = (api.clone(), Arc::clone(pod));
             let options = only_this(&pod.metadata, DeleteParams::default());
+            async move { api.delete(name(&pod.metadata), &options).await.map(drop) }
+        })
+        .await;
+        let results = pods.iter().zip(deleted).map(|(pod, deleted)| {
             let name = name(&pod.metadata);
-            let result = api.delete(name, &options).await.attempt(|| format!("delete pod {name}"));
-            match result {
-                Ok(_) => {
-                    self.report(set, "SuccessfulDelete", "Deleted", name);
-                    Ok(())
-                }
+            let result = deleted.attempt(|| format!("delete pod {name}"));
+            match &result {
+                Ok(()) => self.report(set, "SuccessfulDelete", "Deleted", name),
                 Err(error) => {
                     self.expectations.deleted(key, uid(&pod.metadata));
                     if error.is_not_found() {
@@ -215,12 +209,11 @@ impl<K: Replicated> ReplicaSets<K> {
                     }
                     let message = format!("Error deleting: {}", error.api_message());
                     self.recorder.warning(reference(set), "FailedDelete", message);
-                    Err(error)
                 }
             }
-        }))
-        .await;
-        Error::collect(results).map_err(|error| ("FailedDelete", error))
+            result
+        });
+        Error::collect(results.collect()).map_err(|error| ("FailedDelete", error))
     }
 
     fn report(&self, set: &K, reason: &'static str, verb: &str, pod: &str) {

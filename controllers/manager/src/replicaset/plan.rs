@@ -1,19 +1,18 @@
 //! Decides how many pods of a ReplicaSet or a ReplicationController to create, which to delete, and its status.
 
+use k8s_openapi::api::core::v1;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSetCondition, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::kind::Replicated;
 use super::ranking;
 use crate::limits::POD_BURST;
-use crate::meta::{is_deleted, selects_map};
-use crate::pods::{available_at, is_active, is_available, of_template, until};
-use apiserver_meta::pods::{is_finished, is_ready};
+use crate::meta::{is_deleted, labels, selects_map};
+use crate::pods::{Pod, available_at, is_active, is_available, of_template, until};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
@@ -68,12 +67,11 @@ pub(super) fn status<K: Replicated>(
     };
     // Zero is represented as absent, as in Kubernetes.
     let some = |count: i32| (count != 0).then_some(count);
-    let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !is_finished(pod)).count();
+    let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !pod.is_finished()).count();
     let mut status = input.set.status();
     status.replicas = count(&|_| true);
-    status.fully_labeled_replicas =
-        some(count(&|pod| selects_map(&template_labels, pod.metadata.labels.as_ref())));
-    status.ready_replicas = some(count(&is_ready));
+    status.fully_labeled_replicas = some(count(&|pod| selects_map(&template_labels, labels(&pod.metadata))));
+    status.ready_replicas = some(count(&Pod::is_ready));
     status.available_replicas = some(count(&|pod| is_available(pod, min_ready, input.now)));
     status.terminating_replicas = Some(i32::try_from(leaving).unwrap_or(i32::MAX));
     status.observed_generation = input.set.meta().generation;
@@ -115,7 +113,7 @@ pub(super) fn next_available<K: Replicated>(input: &Input<'_, K>) -> Option<Dura
 }
 
 /// Returns a pod according to the template. The server completes its name.
-pub(super) fn new_pod<K: Replicated>(set: &K) -> Pod {
+pub(super) fn new_pod<K: Replicated>(set: &K) -> v1::Pod {
     of_template(set, set.template().cloned().unwrap_or_default())
 }
 
@@ -123,13 +121,13 @@ pub(super) fn new_pod<K: Replicated>(set: &K) -> Pod {
 mod tests {
     use super::*;
     use crate::meta::controller_reference;
-    use crate::testing::{at, pod, replica_set, running, time};
+    use crate::testing::{at, pod, replica_set, running, slim, time};
     use k8s_openapi::api::apps::v1::ReplicaSet;
 
-    fn input<'a>(set: &'a ReplicaSet, pods: &[Pod]) -> Input<'a, ReplicaSet> {
+    fn input<'a>(set: &'a ReplicaSet, pods: &[v1::Pod]) -> Input<'a, ReplicaSet> {
         Input {
             set,
-            pods: pods.iter().cloned().map(Arc::new).collect(),
+            pods: slim(pods.iter().cloned()),
             related: &Vec::new,
             expectations_met: true,
             now: at(100),

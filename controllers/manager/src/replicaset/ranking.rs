@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 
-use crate::meta::{annotation, uid};
-use crate::pods::{is_active, max_restarts, node_name, ready_since};
-use apiserver_meta::pods::{is_ready, phase};
+use crate::meta::{annotation, created, uid};
+use crate::pods::{Pod, is_active, max_restarts, ready_since};
 
 /// Annotation with which users rate the cost of losing a pod; the lowest is deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -24,9 +22,9 @@ pub(super) fn choose(
 ) -> Vec<Arc<Pod>> {
     let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in related.iter().filter(|pod| is_active(pod)) {
-        *on_node.entry(node_name(pod)).or_default() += 1;
+        *on_node.entry(pod.node_name()).or_default() += 1;
     }
-    let colocated = |pod: &Pod| on_node.get(node_name(pod)).copied().unwrap_or(0);
+    let colocated = |pod: &Pod| on_node.get(pod.node_name()).copied().unwrap_or(0);
     candidates.sort_by(|a, b| order(a, b, colocated(a), colocated(b), now));
     candidates.truncate(count);
     candidates
@@ -35,21 +33,21 @@ pub(super) fn choose(
 /// Compares two pods; `Less` means that `a` is deleted before `b`.
 fn order(a: &Pod, b: &Pod, colocated_a: usize, colocated_b: usize, now: Timestamp) -> Ordering {
     // `false` sorts first, so each line states what protects a pod.
-    let assigned = |pod: &Pod| !node_name(pod).is_empty();
+    let assigned = |pod: &Pod| !pod.node_name().is_empty();
     assigned(a)
         .cmp(&assigned(b))
         .then_with(|| progress(a).cmp(&progress(b)))
-        .then_with(|| is_ready(a).cmp(&is_ready(b)))
+        .then_with(|| a.is_ready().cmp(&b.is_ready()))
         .then_with(|| cost(a).cmp(&cost(b)))
         .then_with(|| colocated_b.cmp(&colocated_a))
         .then_with(|| younger(ready_since(a), ready_since(b), now))
         .then_with(|| max_restarts(b).cmp(&max_restarts(a)))
-        .then_with(|| younger(created(a), created(b), now))
+        .then_with(|| younger(created(&a.metadata), created(&b.metadata), now))
         .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
 }
 
 fn progress(pod: &Pod) -> u8 {
-    match phase(pod) {
+    match pod.phase() {
         "Pending" => 0,
         "Unknown" => 1,
         _ => 2,
@@ -58,10 +56,6 @@ fn progress(pod: &Pod) -> u8 {
 
 fn cost(pod: &Pod) -> i32 {
     annotation(&pod.metadata, DELETION_COST).and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-fn created(pod: &Pod) -> Option<Timestamp> {
-    pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
 /// Compares ages; the younger pod is deleted first. Ages are compared by their power of two, so that among
@@ -83,12 +77,14 @@ fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Orderi
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1;
+
     use super::*;
     use crate::meta::name;
-    use crate::testing::{at, labels, pod, running, set_ready, time};
+    use crate::testing::{at, labels, pod, running, set_ready, slim, time};
 
-    fn chosen(pods: &[Pod], count: usize) -> Vec<String> {
-        let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
+    fn chosen(pods: &[v1::Pod], count: usize) -> Vec<String> {
+        let pods = slim(pods.iter().cloned());
         let related = pods.clone();
         choose(pods, &related, count, at(100_000)).iter().map(|pod| name(&pod.metadata).to_owned()).collect()
     }

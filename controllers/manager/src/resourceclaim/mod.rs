@@ -16,9 +16,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, Change, Index, IndexBy, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, Index, IndexBy, Object, ObjectKey, Recorder};
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::core::v1::{self, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -29,6 +29,7 @@ use crate::context::{Context, Tasks};
 use crate::device_claims::{ByResourceClaim, Reference, consumers, entries, extended, is_done, is_pod};
 use crate::index::ByController;
 use crate::meta::{is_deleted, is_segment, name, namespace, only_this, uid};
+use crate::pods::Pod;
 use crate::{limits, patch};
 
 /// A pod whose claims are looked at, or a claim whose users are.
@@ -105,7 +106,7 @@ fn follow_pods(controller: &Claims, queue: &WorkQueue<Key>) {
         let (replaced, is_over) = match change {
             Change::Deleted(_) => (None, true),
             Change::Applied { old, new } => {
-                (old.as_ref().filter(|old| old.metadata.uid != new.metadata.uid), is_done(new))
+                (old.as_ref().filter(|old| uid(&old.metadata) != uid(&new.metadata)), is_done(new))
             }
         };
         let pod = change.object();
@@ -209,11 +210,12 @@ impl Claims {
             }
         }
         if !made.is_empty() {
-            let mut new = Pod::clone(pod);
+            let old = pod.to_api();
+            let mut new = old.clone();
             new.status.get_or_insert_default().resource_claim_statuses =
                 Some(plan::with_statuses(pod, &made));
-            let api: Api<Pod> = Api::namespaced(self.client.clone(), space);
-            if let Some(written) = patch::write_status(&api, pod.as_ref(), &new).await? {
+            let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), space);
+            if let Some(written) = patch::write_status(&api, &old, &new).await? {
                 self.written_pods.wrote(key, &written);
             }
         }
@@ -323,9 +325,9 @@ impl Claims {
             Life::Over => Ok(true),
             // The scheduler may be faster than the cache: its reservation must not be lost.
             Life::Unknown => {
-                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace);
                 let live = api.get_opt(name).await.attempt(|| format!("get pod {namespace}/{name}"))?;
-                Ok(plan::life(uid, live.as_ref()) != Life::Needed)
+                Ok(plan::life(uid, live.map(Pod::from).as_ref()) != Life::Needed)
             }
         }
     }

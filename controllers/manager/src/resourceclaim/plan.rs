@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim, PodResourceClaimStatus};
+use k8s_openapi::api::core::v1::{PodResourceClaim, PodResourceClaimStatus};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::device_claims::{
     Reference, allocation, consumer, consumers, is_done, is_for_pod, is_pod, is_reserved_for,
 };
-use crate::meta::{annotation, controller_of, controller_reference, is_deleted, name, uid};
-use crate::pods::node_name;
+use crate::meta::{annotation, controller_of, controller_reference, is_deleted, name, namespace, uid};
+use crate::pods::Pod;
 
 /// Annotation of a generated claim: the name of the entry of `spec.resourceClaims`.
 pub(super) const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
@@ -57,12 +57,12 @@ pub(super) fn step(
         (Reference::Given(_) | Reference::Generated(_), Some(claim)) => claim,
     };
     let is_open = allocation(&claim).is_some() && !is_reserved_for(&claim, pod);
-    if is_open && !node_name(pod).is_empty() { Step::Reserve(claim) } else { Step::Nothing }
+    if is_open && !pod.node_name().is_empty() { Step::Reserve(claim) } else { Step::Nothing }
 }
 
 /// Returns the statuses of the claims of a pod with `new` ones, pairs of an entry and a claim, in them.
 pub(super) fn with_statuses(pod: &Pod, new: &[(String, String)]) -> Vec<PodResourceClaimStatus> {
-    let status = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.clone());
+    let status = pod.resource_claim_statuses().map(<[_]>::to_vec);
     let mut statuses = status.unwrap_or_default();
     statuses.retain(|status| new.iter().all(|(entry, _)| *entry != status.name));
     statuses.extend(new.iter().map(|(entry, claim)| PodResourceClaimStatus {
@@ -80,7 +80,7 @@ pub(super) fn claim_for(pod: &Pod, entry: &str, template: &ResourceClaimTemplate
     let owner = OwnerReference { block_owner_deletion: None, ..controller_reference(pod) };
     let metadata = ObjectMeta {
         generate_name: Some(prefix(name(&pod.metadata), entry)),
-        namespace: pod.metadata.namespace.clone(),
+        namespace: Some(namespace(&pod.metadata).to_owned()),
         owner_references: Some(vec![owner]),
         annotations: Some(annotations),
         labels: given.labels,

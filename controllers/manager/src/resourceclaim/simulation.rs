@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -13,8 +13,8 @@ use serde_json::{Value, from_value, json};
 
 use super::plan::{DELETE_PROTECTION, POD_CLAIM, owning_pod};
 use crate::device_claims::{Reference, allocation, consumers, entries, is_done, is_for_pod, is_reserved_for};
-use crate::meta::{annotation, is_deleted, uid};
-use crate::pods::node_name;
+use crate::meta::{annotation, is_deleted, name, uid};
+use crate::pods::Pod;
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
@@ -40,7 +40,7 @@ impl World {
         Self { api, client, ambient: ambient(), dice: Dice::new(seed), made: 0, lost: BTreeSet::new() }
     }
 
-    fn pod_api(&self) -> Api<Pod> {
+    fn pod_api(&self) -> Api<v1::Pod> {
         Api::namespaced(self.client.clone(), "ns")
     }
 
@@ -48,7 +48,7 @@ impl World {
         Api::namespaced(self.client.clone(), "ns")
     }
 
-    fn pods(&self) -> Vec<Pod> {
+    fn pods(&self) -> Vec<v1::Pod> {
         self.api.all("pods").into_iter().map(|pod| from_value(pod).unwrap()).collect()
     }
 
@@ -89,7 +89,7 @@ impl World {
     async fn schedule(&self, pod: &Pod) {
         let named: Option<Vec<&str>> =
             entries(pod).iter().map(|entry| Reference::of(pod, entry).name()).collect();
-        let Some(named) = named.filter(|_| node_name(pod).is_empty() && !is_deleted(&pod.metadata)) else {
+        let Some(named) = named.filter(|_| pod.node_name().is_empty() && !is_deleted(&pod.metadata)) else {
             return;
         };
         for name in named {
@@ -120,8 +120,9 @@ impl World {
                 return;
             }
         }
-        let bound = json!({"metadata": {"uid": pod.metadata.uid}, "spec": {"nodeName": "n"}});
-        let _ = self.pod_api().patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(bound)).await;
+        let bound = json!({"metadata": {"uid": uid(&pod.metadata)}, "spec": {"nodeName": "n"}});
+        let _ =
+            self.pod_api().patch(name(&pod.metadata), &PatchParams::default(), &Patch::Merge(bound)).await;
     }
 
     /// Does something that a user, the scheduler or a kubelet would do.
@@ -131,14 +132,14 @@ impl World {
             0 | 1 => self.create_pod().await,
             2..=4 if !pods.is_empty() => {
                 let pod = self.dice.pick(&pods);
-                self.schedule(&pod).await;
+                self.schedule(&pod.into()).await;
             }
             5 if !pods.is_empty() => {
-                let pod = self.dice.pick(&pods);
+                let pod = Pod::from(self.dice.pick(&pods));
                 let status = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
-                if !node_name(&pod).is_empty() {
-                    let _ =
-                        self.pod_api().patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
+                if !pod.node_name().is_empty() {
+                    let name = name(&pod.metadata);
+                    let _ = self.pod_api().patch_status(name, &PatchParams::default(), &status).await;
                 }
             }
             6 if !pods.is_empty() => {
@@ -206,11 +207,11 @@ impl Truth {
         let mut truth = Self::default();
         for (_, is_pod, change, object) in changes {
             if is_pod {
-                let pod: Pod = from_value(object).unwrap();
+                let pod: v1::Pod = from_value(object).unwrap();
                 let key = uid(&pod.metadata).to_owned();
                 match change {
                     "DELETED" => drop(truth.pods.remove(&key)),
-                    _ => drop(truth.pods.insert(key, pod)),
+                    _ => drop(truth.pods.insert(key, pod.into())),
                 }
             } else {
                 truth.see(change, from_value(object).unwrap(), &world.lost, seed);
@@ -272,7 +273,7 @@ impl Truth {
                     );
                 }
                 let open = claim.filter(|claim| allocation(claim).is_some() && !is_reserved_for(claim, pod));
-                assert!(open.is_none() || node_name(pod).is_empty(), "seed {seed}: {open:#?} {pod:#?}");
+                assert!(open.is_none() || pod.node_name().is_empty(), "seed {seed}: {open:#?} {pod:#?}");
             }
         }
         for claim in self.claims.values() {

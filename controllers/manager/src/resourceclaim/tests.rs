@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use serde_json::{Value, from_value, json, to_value};
 
@@ -11,10 +11,11 @@ use super::plan::{
     step, unprotected, with_statuses,
 };
 use crate::device_claims::entries;
+use crate::pods::Pod;
 use crate::testing;
 
 /// Returns a pod with one entry that names a template, and the claim in its status if there is one.
-fn pod(claim: Option<&str>) -> Pod {
+fn pod(claim: Option<&str>) -> v1::Pod {
     let mut pod = testing::pod("p");
     pod.spec.as_mut().unwrap().resource_claims =
         from_value(json!([{"name": "gpu", "resourceClaimTemplateName": "t"}])).unwrap();
@@ -25,7 +26,7 @@ fn pod(claim: Option<&str>) -> Pod {
 }
 
 /// Returns a pod that uses a claim that somebody made.
-fn sharing(node: &str) -> Pod {
+fn sharing(node: &str) -> v1::Pod {
     let mut pod = pod(None);
     let spec = pod.spec.as_mut().unwrap();
     spec.resource_claims = from_value(json!([{"name": "gpu", "resourceClaimName": "c"}])).unwrap();
@@ -33,7 +34,7 @@ fn sharing(node: &str) -> Pod {
     pod
 }
 
-fn on_node(mut pod: Pod) -> Pod {
+fn on_node(mut pod: v1::Pod) -> v1::Pod {
     pod.spec.as_mut().unwrap().node_name = Some("n".to_owned());
     pod
 }
@@ -56,9 +57,10 @@ fn protected(mut claim: ResourceClaim) -> ResourceClaim {
     claim
 }
 
-fn decide(pod: &Pod, named: Option<&ResourceClaim>, owned: &[&ResourceClaim]) -> Step {
+fn decide(pod: &v1::Pod, named: Option<&ResourceClaim>, owned: &[&ResourceClaim]) -> Step {
     let owned: Vec<_> = owned.iter().map(|claim| Arc::new(ResourceClaim::clone(claim))).collect();
-    step(pod, &entries(pod)[0], named.cloned().map(Arc::new), &owned)
+    let pod = Pod::from(pod.clone());
+    step(&pod, &entries(&pod)[0], named.cloned().map(Arc::new), &owned)
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn allocated_claims_are_reserved_for_pods_that_were_not_scheduled() {
         let expected = if is_reserved { Step::Reserve(Arc::new(named.clone())) } else { Step::Nothing };
         assert_eq!(decide(&pod, Some(&named), &[]), expected, "{about}");
     }
-    let new = reserved(&shared, &sharing("n"));
+    let new = reserved(&shared, &sharing("n").into());
     assert_eq!(to_value(&new.status.unwrap().reserved_for).unwrap(), json!([other, own]));
 }
 
@@ -121,7 +123,7 @@ fn new_statuses_leave_the_others() {
     let other = json!({"name": "nic", "resourceClaimName": "other"});
     let statuses = json!([{"name": "gpu", "resourceClaimName": "old"}, other]);
     pod.status.as_mut().unwrap().resource_claim_statuses = from_value(statuses).unwrap();
-    let new = with_statuses(&pod, &[("gpu".to_owned(), "new".to_owned())]);
+    let new = with_statuses(&pod.into(), &[("gpu".to_owned(), "new".to_owned())]);
     assert_eq!(to_value(new).unwrap(), json!([other, {"name": "gpu", "resourceClaimName": "new"}]));
 }
 
@@ -134,7 +136,7 @@ fn template() -> ResourceClaimTemplate {
 
 #[test]
 fn generated_claim_has_the_template_and_the_pod_as_its_owner() {
-    let claim = to_value(claim_for(&pod(None), "gpu", &template())).unwrap();
+    let claim = to_value(claim_for(&pod(None).into(), "gpu", &template())).unwrap();
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": true});
     let metadata = json!({"generateName": "p-gpu-", "namespace": "ns", "ownerReferences": [owner],
         "labels": {"a": "b"}, "annotations": {"c": "d", POD_CLAIM: "gpu"}});
@@ -147,7 +149,7 @@ fn long_names_are_shortened_in_proportion() {
     let named = |pod_name: &str, entry: &str| {
         let mut pod = pod(None);
         pod.metadata.name = Some(pod_name.to_owned());
-        claim_for(&pod, entry, &template()).metadata.generate_name.unwrap()
+        claim_for(&pod.into(), entry, &template()).metadata.generate_name.unwrap()
     };
     let (most, more) = ("p".repeat(52), "p".repeat(53));
     assert_eq!(named(&most, "gpu"), format!("{most}-gpu-"), "57 characters");
@@ -170,9 +172,10 @@ fn pods_need_their_claims_until_they_are_over() {
         ("deleted before it was scheduled", Some(unscheduled), Life::Over),
         ("not seen", None, Life::Unknown),
     ] {
-        assert_eq!(life("uid-p", cached.as_ref()), expected, "{about}");
+        assert_eq!(life("uid-p", cached.map(Pod::from).as_ref()), expected, "{about}");
     }
-    assert_eq!(life("uid-other", Some(&pod(None))), Life::Unknown, "which of the two is newer?");
+    let other = life("uid-other", Some(&Pod::from(pod(None))));
+    assert_eq!(other, Life::Unknown, "which of the two is newer?");
 }
 
 #[test]

@@ -16,14 +16,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_client::{Cache, Change, ObjectKey, version_of};
+use apiserver_client::{Cache, Change, ObjectKey, Projection, version_of};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use kube::api::{DynamicObject, ListParams};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client};
 use tokio::sync::Notify;
 
 use crate::context::{Context, Tasks};
@@ -34,7 +34,7 @@ use crate::patch;
 use crate::pods::until;
 use account::{Plan, Written};
 use books::{Books, Listed, Step, Wake, Why};
-use record::{Held, MEASURED, Record};
+use record::{MEASURED, Record};
 use watches::Followed;
 
 /// Starts the controller.
@@ -51,9 +51,9 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let informers = &context.informers;
     let (pods, services) = (context.pods.cache().clone(), context.services.cache().clone());
     let (claims, quotas) = (informers.cache::<PersistentVolumeClaim>(), informers.cache::<ResourceQuota>());
-    follow(&pods, &shared, "pods", Held::Pod);
-    follow(&services, &shared, "services", Held::Service);
-    follow(&claims, &shared, "persistentvolumeclaims", Held::Claim);
+    follow(&pods, &shared, "pods", Record::of_pod);
+    follow(&services, &shared, "services", |service, _| Record::Service(service));
+    follow(&claims, &shared, "persistentvolumeclaims", |claim, _| Record::Claim(claim));
     follow_quotas(&quotas, &shared);
     context.spawn(tasks, watches::keep(context.clone(), Arc::clone(&shared)));
     context.spawn(tasks, recalculate(Arc::clone(&shared), context.resync));
@@ -110,14 +110,16 @@ impl Shared {
     }
 }
 
-fn follow<K>(cache: &Cache<K>, shared: &Arc<Shared>, kind: &'static str, held: fn(Arc<K>) -> Held)
-where
-    K: Resource + Send + Sync + 'static,
-{
+fn follow<K: Projection>(
+    cache: &Cache<K>,
+    shared: &Arc<Shared>,
+    kind: &'static str,
+    record: fn(Arc<K>, Timestamp) -> Record,
+) {
     let shared = Arc::clone(shared);
     cache.on_change(move |change| {
         let record = match change {
-            Change::Applied { new, .. } => Some(Record::new(new.meta(), held(Arc::clone(new)), shared.now())),
+            Change::Applied { new, .. } => Some(record(Arc::clone(new), shared.now())),
             Change::Deleted(_) => None,
         };
         shared.record(kind, &change.key(), record);

@@ -4,13 +4,14 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use apiserver_client::version_of;
+use apiserver_client::slim::Meta;
+use apiserver_client::{Metadata, Object as _, version_of};
 use apiserver_meta::quota::{self, Object, Selector, Usage};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::meta::{name, uid};
+use crate::pods::Pod;
 
 /// Kinds of which more than the number counts.
 pub(super) const MEASURED: [&str; 3] = ["persistentvolumeclaims", "pods", "services"];
@@ -23,126 +24,105 @@ pub(super) enum Record {
     Pod(Arc<Pod>, bool),
     Service(Arc<Service>),
     Claim(Arc<PersistentVolumeClaim>),
-    Other(Arc<Identity>),
+    /// An object of which only the number counts.
+    Other(Arc<Meta>),
 }
 
 const _: () = assert!(size_of::<Record>() == 16);
 
-/// The known properties of an object of which only the number counts.
-#[derive(Clone, Debug)]
-pub(super) struct Identity {
-    name: String,
-    uid: String,
-    version: u64,
-    created: Timestamp,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Held {
-    Pod(Arc<Pod>),
-    Service(Arc<Service>),
-    Claim(Arc<PersistentVolumeClaim>),
-    Other,
-}
-
 impl Record {
-    /// Returns the record of the object with this metadata.
-    pub fn new(meta: &ObjectMeta, held: Held, now: Timestamp) -> Self {
-        match held {
-            Held::Pod(pod) => {
-                let counted = quota::is_counted(&pod, now);
-                Self::Pod(pod, counted)
-            }
-            Held::Service(service) => Self::Service(service),
-            Held::Claim(claim) => Self::Claim(claim),
-            Held::Other => Self::Other(Arc::new(Identity {
-                name: name(meta).to_owned(),
-                uid: uid(meta).to_owned(),
-                version: version_of(meta),
-                created: created(meta),
-            })),
-        }
+    pub fn of_pod(pod: Arc<Pod>, now: Timestamp) -> Self {
+        let counted = is_counted(&pod, now);
+        Self::Pod(pod, counted)
     }
 
-    /// Returns the metadata of the object, or what is known of it.
-    fn meta(&self) -> Result<&ObjectMeta, &Identity> {
+    /// Returns the record of an object of which only the number counts.
+    pub fn of_other(meta: ObjectMeta) -> Self {
+        Self::Other(Arc::new(meta.into()))
+    }
+
+    fn meta(&self) -> &dyn Metadata {
         match self {
-            Self::Pod(pod, _) => Ok(&pod.metadata),
-            Self::Service(service) => Ok(&service.metadata),
-            Self::Claim(claim) => Ok(&claim.metadata),
-            Self::Other(identity) => Err(identity),
+            Self::Pod(pod, _) => &pod.metadata,
+            Self::Service(service) => &service.metadata,
+            Self::Claim(claim) => &claim.metadata,
+            Self::Other(meta) => meta.as_ref(),
         }
     }
 
     pub fn name(&self) -> &str {
-        self.meta().map_or_else(|identity| identity.name.as_str(), name)
+        self.meta().name()
     }
 
     pub fn uid(&self) -> &str {
-        self.meta().map_or_else(|identity| identity.uid.as_str(), uid)
+        self.meta().uid()
     }
 
     pub fn version(&self) -> u64 {
-        self.meta().map_or_else(|identity| identity.version, version_of)
+        version_of(self.meta())
     }
 
+    /// Returns when the object was created. One without a time counts as old, which delays corrections.
     pub fn created(&self) -> Timestamp {
-        self.meta().map_or_else(|identity| identity.created, created)
+        self.meta().created().unwrap_or(Timestamp::MIN)
     }
 
     /// Decides again whether the object is counted; returns `true` if it no longer is.
     pub fn review(&mut self, now: Timestamp) -> bool {
         let Self::Pod(pod, counted) = self else { return false };
-        let was_counted = std::mem::replace(counted, quota::is_counted(pod, now));
+        let was_counted = std::mem::replace(counted, is_counted(pod, now));
         was_counted && !*counted
     }
 
     /// Returns when the object stops being counted without another change.
     pub fn ends(&self) -> Option<Timestamp> {
         match self {
-            Self::Pod(pod, true) => quota::ends(pod),
+            Self::Pod(pod, true) => ends(pod),
             _ => None,
-        }
-    }
-
-    fn object(&self) -> Object<'_> {
-        match self {
-            Self::Pod(pod, _) => Object::Pod(pod),
-            Self::Service(service) => Object::Service(service),
-            Self::Claim(claim) => Object::Claim(claim),
-            Self::Other(_) => Object::Other,
         }
     }
 
     /// Returns what the object uses of the resources of a quota with these scopes.
     pub fn usage(&self, kind: &str, resources: &Usage, selectors: &[Selector]) -> Usage {
-        if !quota::in_scope(selectors, self.object()) {
-            return Usage::new();
+        let usage = |object: Object<'_>| {
+            if !quota::in_scope(selectors, object) {
+                return Usage::new();
+            }
+            let usage = quota::usage(kind, object, !matches!(self, Self::Pod(_, false)));
+            quota::masked(&usage, |name| resources.contains_key(name))
+        };
+        match self {
+            Self::Pod(pod, _) => usage(Object::Pod(&pod.to_api())),
+            Self::Service(service) => usage(Object::Service(service)),
+            Self::Claim(claim) => usage(Object::Claim(claim)),
+            Self::Other(_) => usage(Object::Other),
         }
-        let usage = quota::usage(kind, self.object(), !matches!(self, Self::Pod(_, false)));
-        quota::masked(&usage, |name| resources.contains_key(name))
     }
 
     /// Returns the record of another object of the same name, for tests.
     #[cfg(test)]
     pub fn with_uid(self, uid: &str) -> Self {
+        let uid = Some(uid.to_owned());
         match self {
-            Self::Pod(mut pod, counted) => {
-                Arc::make_mut(&mut pod).metadata.uid = Some(uid.to_owned());
-                Self::Pod(pod, counted)
+            Self::Pod(pod, counted) => {
+                let mut pod = pod.to_api();
+                pod.metadata.uid = uid;
+                Self::Pod(Arc::new(pod.into()), counted)
             }
-            Self::Other(mut identity) => {
-                uid.clone_into(&mut Arc::make_mut(&mut identity).uid);
-                Self::Other(identity)
-            }
+            Self::Other(meta) => Self::Other(Arc::new(ObjectMeta { uid, ..meta.to_api() }.into())),
             other => panic!("no test needs another {other:?}"),
         }
     }
 }
 
-/// Returns when an object was created. One without a time counts as old, which delays corrections.
-fn created(meta: &ObjectMeta) -> Timestamp {
-    meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
+/// Returns `true` if a pod counts as one that uses resources.
+fn is_counted(pod: &Pod, now: Timestamp) -> bool {
+    !pod.is_finished() && ends(pod).is_none_or(|end| now <= end)
+}
+
+/// Returns when a pod that is deleted is no longer counted.
+fn ends(pod: &Pod) -> Option<Timestamp> {
+    quota::ends(pod.metadata.deleted(), pod.metadata.grace())
 }
 
 /// A record by the name of its object.

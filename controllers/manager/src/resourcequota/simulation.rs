@@ -9,12 +9,12 @@ use apiserver_client::{ObjectKey, version_of};
 use apiserver_meta::quota::{
     self, Object, Quota, Usage, add, beyond, masked, shown, subtract_to_zero, to_api,
 };
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{self, ResourceQuota};
 use serde_json::{from_value, json};
 
 use super::account::{Plan, Written};
 use super::books::{Books, Listed, Step};
-use super::record::{Held, Record};
+use super::record::Record;
 use crate::testing::at;
 use crate::testing::dice::Dice;
 
@@ -27,7 +27,7 @@ const REQUEST: i64 = 60;
 
 /// A request that has charged, and not written its object.
 struct InFlight {
-    pod: Pod,
+    pod: v1::Pod,
     charged: Usage,
     /// It changes the pod in this version.
     resizes: Option<String>,
@@ -39,10 +39,10 @@ struct World {
     second: i64,
     version: u64,
     quota: ResourceQuota,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, v1::Pod>,
     in_flight: Vec<InFlight>,
     /// All changes, and how many of them the controller has seen.
-    pod_log: Vec<(String, Option<Pod>)>,
+    pod_log: Vec<(String, Option<v1::Pod>)>,
     quota_log: Vec<ResourceQuota>,
     seen: (usize, usize),
     /// The watch of pods shows nothing until then.
@@ -57,7 +57,7 @@ fn key() -> ObjectKey {
     ObjectKey::new("ns", "q")
 }
 
-fn usage_of(pod: &Pod, second: i64) -> Usage {
+fn usage_of(pod: &v1::Pod, second: i64) -> Usage {
     quota::usage("pods", Object::Pod(pod), quota::is_counted(pod, at(second)))
 }
 
@@ -91,7 +91,7 @@ impl World {
         self.version.to_string()
     }
 
-    fn pod(&mut self, name: &str, cpu: u64) -> Pod {
+    fn pod(&mut self, name: &str, cpu: u64) -> v1::Pod {
         self.version += 1;
         from_value(
             json!({"metadata": {"namespace": "ns", "name": name, "uid": format!("uid-{}", self.version),
@@ -101,7 +101,7 @@ impl World {
         .unwrap()
     }
 
-    fn put_pod(&mut self, mut pod: Pod) {
+    fn put_pod(&mut self, mut pod: v1::Pod) {
         pod.metadata.resource_version = Some(self.next_version());
         let name = pod.metadata.name.clone().unwrap();
         self.pods.insert(name.clone(), pod.clone());
@@ -114,13 +114,13 @@ impl World {
         self.quota_log.push(self.quota.clone());
     }
 
-    fn any_pod(&mut self) -> Option<Pod> {
-        let pods: Vec<Pod> = self.pods.values().cloned().collect();
+    fn any_pod(&mut self) -> Option<v1::Pod> {
+        let pods: Vec<v1::Pod> = self.pods.values().cloned().collect();
         (!pods.is_empty()).then(|| self.dice.pick(&pods))
     }
 
     /// An API server charges what a request uses more than `old`, if there is room.
-    fn charge(&mut self, pod: Pod, old: Option<&Pod>) {
+    fn charge(&mut self, pod: v1::Pod, old: Option<&v1::Pod>) {
         let quota = Quota::of(&self.quota);
         let before = old.map(|old| usage_of(old, self.second)).unwrap_or_default();
         let more = subtract_to_zero(&usage_of(&pod, self.second), &before);
@@ -198,8 +198,7 @@ impl World {
 
     /// The controller's watches deliver something.
     fn deliver(&mut self) {
-        let record =
-            |pod: &Pod, second: i64| Record::new(&pod.metadata, Held::Pod(Arc::new(pod.clone())), at(second));
+        let record = |pod: &v1::Pod, second: i64| Record::of_pod(Arc::new(pod.clone().into()), at(second));
         if self.dice.once_in(2) {
             if let Some((name, pod)) = self.pod_log.get(self.seen.0).filter(|_| self.second >= self.stalled) {
                 let key = ObjectKey::new("ns", name);
@@ -269,7 +268,7 @@ impl World {
         self.books = Books::default();
         self.late = self.plan.take();
         for pod in self.pods.values() {
-            let record = Record::new(&pod.metadata, Held::Pod(Arc::new(pod.clone())), at(self.second));
+            let record = Record::of_pod(Arc::new(pod.clone().into()), at(self.second));
             let key = ObjectKey::new("ns", pod.metadata.name.as_ref().unwrap());
             self.books.apply("pods", &key, Some(record), at(self.second));
         }

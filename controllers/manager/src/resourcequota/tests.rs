@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::quota::shown;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{self, ResourceQuota};
 use serde_json::{Value, from_value, json};
 
 use super::account::{Plan, Written};
 use super::books::{Books, Listed, Step, Why};
-use super::record::{Held, Record};
+use super::record::Record;
 use crate::limits::{QUOTA_LAG, QUOTA_WRITE_OFF};
 use crate::testing::at;
 use crate::testing::dice::Dice;
@@ -37,19 +37,23 @@ fn used(version: u64, used: &Value) -> Arc<ResourceQuota> {
     quota(version, &hard, &json!({"hard": hard, "used": used}))
 }
 
+fn record(pod: v1::Pod, second: i64) -> Record {
+    Record::of_pod(Arc::new(pod.into()), at(second))
+}
+
 fn pod(name: &str, version: u64, phase: &str) -> Record {
-    let pod: Pod = from_value(json!({
+    let pod: v1::Pod = from_value(json!({
         "metadata": {"namespace": "ns", "name": name, "uid": format!("uid-{name}"),
             "resourceVersion": version.to_string(), "creationTimestamp": at(0).to_string()},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]},
         "status": {"phase": phase}}))
     .unwrap();
-    Record::new(&pod.metadata.clone(), Held::Pod(Arc::new(pod)), at(0))
+    record(pod, 0)
 }
 
 fn other(name: &str, version: u64) -> Record {
     let meta = json!({"name": name, "uid": format!("uid-{name}"), "resourceVersion": version.to_string()});
-    Record::new(&from_value(meta).unwrap(), Held::Other, at(0))
+    Record::of_other(from_value(meta).unwrap())
 }
 
 /// The plan of the next step, if it is a write.
@@ -174,8 +178,8 @@ fn a_pod_that_does_not_end_in_time_is_released() {
     let mut meta = json!({"namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": "1",
         "deletionTimestamp": at(30).to_string(), "deletionGracePeriodSeconds": 30});
     let deleted = |meta: &Value| {
-        let pod: Pod = from_value(json!({"metadata": meta})).unwrap();
-        Record::new(&pod.metadata.clone(), Held::Pod(Arc::new(pod)), at(0))
+        let pod: v1::Pod = from_value(json!({"metadata": meta})).unwrap();
+        record(pod, 0)
     };
     books.quota(&key("q"), Some(used(2, &json!({"pods": "1", "count/pods": "1"}))), at(0));
     books.apply("pods", &key("a"), Some(deleted(&meta)), at(0));
@@ -186,13 +190,8 @@ fn a_pod_that_does_not_end_in_time_is_released() {
     assert_eq!(usage(&ended), "count/pods=1,pods=0");
     done(&mut books, &ended, 3, 61);
     meta["resourceVersion"] = "4".into();
-    let pod: Pod = from_value(json!({"metadata": meta})).unwrap();
-    books.apply(
-        "pods",
-        &key("a"),
-        Some(Record::new(&pod.metadata.clone(), Held::Pod(Arc::new(pod)), at(70))),
-        at(70),
-    );
+    let pod: v1::Pod = from_value(json!({"metadata": meta})).unwrap();
+    books.apply("pods", &key("a"), Some(record(pod, 70)), at(70));
     books.apply("pods", &key("a"), None, at(70));
     assert_eq!(usage(&plan(&mut books, 70).unwrap()), "count/pods=0,pods=0", "once");
 }
@@ -242,16 +241,12 @@ fn changed_limits_are_published_at_once_and_usage_of_others_goes() {
 fn amounts_that_cannot_be_read_again_are_not_written_for_ever() {
     let mut books = Books::default();
     for (name, version) in [("a", 1), ("b", 2)] {
-        let mut huge: Pod = from_value(json!({"metadata": {"namespace": "ns", "name": name, "uid": name},
+        let mut huge: v1::Pod =
+            from_value(json!({"metadata": {"namespace": "ns", "name": name, "uid": name},
             "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "9E"}}}]}}))
-        .unwrap();
+            .unwrap();
         huge.metadata.resource_version = Some(version.to_string());
-        books.apply(
-            "pods",
-            &key(name),
-            Some(Record::new(&huge.metadata.clone(), Held::Pod(Arc::new(huge)), at(0))),
-            at(0),
-        );
+        books.apply("pods", &key(name), Some(record(huge, 0)), at(0));
     }
     books.quota(&key("q"), Some(quota(3, &json!({"cpu": "1"}), &json!({}))), at(0));
     let first = plan(&mut books, 0).unwrap();

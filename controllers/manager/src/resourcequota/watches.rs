@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Shared;
-use super::record::{Held, Record};
+use super::record::Record;
 use crate::context::Context;
 use crate::discovery::{Kind, kinds};
 use crate::limits::DISCOVERY_PERIOD;
@@ -150,9 +150,7 @@ fn apply(
     listed: &mut BTreeSet<ObjectKey>,
     event: Event<PartialObjectMeta<DynamicObject>>,
 ) {
-    let record = |object: &PartialObjectMeta<DynamicObject>| {
-        Some(Record::new(&object.metadata, Held::Other, shared.now()))
-    };
+    let record = |object: &PartialObjectMeta<DynamicObject>| Some(Record::of_other(object.metadata.clone()));
     match event {
         Event::Init => listed.clear(),
         Event::InitApply(object) => {

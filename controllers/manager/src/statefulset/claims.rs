@@ -1,8 +1,10 @@
 //! The claims of a StatefulSet's pods, and who owns them under its retention policy.
 
+use apiserver_client::Object;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
 
 use crate::meta::{controller_reference, name, owners};
 
@@ -46,7 +48,10 @@ pub(super) struct Parties {
 
 impl Parties {
     /// `scaled_down` tells that the set no longer wants the pod.
-    pub fn new(set: &StatefulSet, pod: &Pod, scaled_down: bool) -> Self {
+    pub fn new<P>(set: &StatefulSet, pod: &P, scaled_down: bool) -> Self
+    where
+        P: Object<Kind: Resource<DynamicType = ()>>,
+    {
         Self {
             set: controller_reference(set),
             pod: controller_reference(pod),

@@ -1,11 +1,12 @@
 //! Names, labels and volumes that bind a pod to its ordinal.
 
+use apiserver_client::Object;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaimVolumeSource, PodTemplateSpec, Volume};
 
 use super::claims::{claim_name, templates};
-use crate::meta::{Labels, name};
-use crate::pods::of_template;
+use crate::meta::{Labels, label, name};
+use crate::pods::{self, Pod, of_template};
 
 /// Label with the name of the pod, by which a Service selects a single one.
 pub(super) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
@@ -29,11 +30,16 @@ pub(super) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i64> {
 
 /// Returns the name of the revision that a pod was made from; empty if it has none.
 pub(super) fn revision(pod: &Pod) -> &str {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION)).map_or("", String::as_str)
+    label(&pod.metadata, REVISION).unwrap_or_default()
 }
 
 /// Returns a pod with this ordinal, made from the template of the named revision.
-pub(super) fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i64) -> Pod {
+pub(super) fn new_pod(
+    set: &StatefulSet,
+    template: &PodTemplateSpec,
+    revision: &str,
+    ordinal: i64,
+) -> v1::Pod {
     let own_name = pod_name(set, ordinal);
     let mut pod = of_template(set, template.clone());
     let labels = pod.metadata.labels.get_or_insert_default();
@@ -69,14 +75,13 @@ fn volumes(set: &StatefulSet, ordinal: i64, others: Option<Vec<Volume>>) -> Opti
 }
 
 /// Returns the pod with the labels and volumes of its ordinal; `None` if it has them.
-pub(super) fn corrected(set: &StatefulSet, pod: &Pod, ordinal: i64) -> Option<Pod> {
-    let labels = pod.metadata.labels.as_ref();
-    let identified = labels.and_then(|labels| labels.get(POD_NAME)) == pod.metadata.name.as_ref();
+pub(super) fn corrected(set: &StatefulSet, pod: &Pod, ordinal: i64) -> Option<v1::Pod> {
+    let identified = label(&pod.metadata, POD_NAME) == Some(name(&pod.metadata));
     let stored = stores(set, pod, ordinal);
     if identified && stored {
         return None;
     }
-    let mut new = pod.clone();
+    let mut new = pod.to_api();
     if !identified {
         let labels = new.metadata.labels.get_or_insert_default();
         identify(labels, name(&pod.metadata), ordinal);
@@ -90,7 +95,7 @@ pub(super) fn corrected(set: &StatefulSet, pod: &Pod, ordinal: i64) -> Option<Po
 
 /// Returns `true` if the pod has a volume for each claim of its ordinal.
 fn stores(set: &StatefulSet, pod: &Pod, ordinal: i64) -> bool {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+    let volumes = pods::volumes(pod);
     templates(set).iter().all(|template| {
         let volume = volumes.iter().find(|volume| volume.name == name(&template.metadata));
         let claim = volume.and_then(|volume| volume.persistent_volume_claim.as_ref());

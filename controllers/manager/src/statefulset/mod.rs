@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_client::{Cache, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim};
 use kube::api::{DeleteParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -27,6 +27,7 @@ use crate::context::{Context, Tasks};
 use crate::history::{self, Choice, HASH, History};
 use crate::index::{Pods, Selectors};
 use crate::meta::{self, Claims, is_controlled_by, is_deleted, name, only_this, uid};
+use crate::pods::Pod;
 use crate::{limits, ownership, patch};
 use plan::{Input, Plan, Revision, Step, Task, next_available, plan};
 
@@ -266,19 +267,19 @@ impl StatefulSets {
             }
             Step::CreatePod(pod) => {
                 let created = self.api(key).create(&options, pod.as_ref()).await;
-                let created: Pod = created.attempt(|| format!("create pod {}", task.pod))?;
+                let created: v1::Pod = created.attempt(|| format!("create pod {}", task.pod))?;
                 self.written.pods.wrote(key, &created);
                 self.report_success(set, "SuccessfulCreate", "Create", task);
             }
             Step::UpdatePod { old, new } => {
-                if let Some(written) = patch::update(&self.api(key), old.as_ref(), new.as_ref()).await? {
+                if let Some(written) = patch::update(&self.api(key), &old.to_api(), new.as_ref()).await? {
                     self.written.pods.wrote(key, &written);
                     self.report_success(set, "SuccessfulUpdate", "Update", task);
                 }
             }
             Step::DeletePod(pod) => {
                 let options = only_this(&pod.metadata, DeleteParams::default());
-                let deleted = self.api::<Pod>(key).delete(&task.pod, &options).await;
+                let deleted = self.api::<v1::Pod>(key).delete(&task.pod, &options).await;
                 match deleted.attempt(|| format!("delete pod {}", task.pod)) {
                     Ok(answer) => answer.left().iter().for_each(|pod| self.written.pods.wrote(key, pod)),
                     Err(error) if error.is_not_found() => {}

@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim, PodTemplateSpec};
 
 use super::claims::{Parties, claim_name, new_claim, templates};
 use super::identity::{corrected, new_pod, ordinal, pod_name, revision};
 use super::status;
 use crate::limits::POD_BURST;
 use crate::meta::{is_deleted, name};
-use crate::pods::{available_at, is_available, until};
+use crate::pods::{Pod, available_at, is_available, until};
 use crate::scaled::scaled;
-use apiserver_meta::pods::{is_finished, is_ready, phase};
 
 /// A revision of the set's template.
 pub(super) struct Revision {
@@ -54,10 +53,10 @@ pub(super) enum Step {
         old: Arc<PersistentVolumeClaim>,
         new: Box<PersistentVolumeClaim>,
     },
-    CreatePod(Box<Pod>),
+    CreatePod(Box<v1::Pod>),
     UpdatePod {
         old: Arc<Pod>,
-        new: Box<Pod>,
+        new: Box<v1::Pod>,
     },
     DeletePod(Arc<Pod>),
     /// Reports a claim of this name that another object manages.
@@ -186,7 +185,7 @@ impl<'a> Layout<'a> {
     /// claim that still names a pod as its owner would be deleted with it.
     fn owners(&self) -> Vec<Task> {
         let task = |(ordinal, pod): (&i64, &&Arc<Pod>)| {
-            let parties = Parties::new(self.input.set, pod, !self.wants(*ordinal));
+            let parties = Parties::new(self.input.set, pod.as_ref(), !self.wants(*ordinal));
             let claims = self.claims(*ordinal);
             let steps: Vec<_> = claims.flat_map(|claim| corrected_owners(&parties, claim)).collect();
             (!steps.is_empty()).then(|| Task { pod: name(&pod.metadata).to_owned(), steps })
@@ -228,7 +227,7 @@ impl<'a> Layout<'a> {
 
     /// Returns the steps for an existing pod, and whether an ordered set may go on to the next.
     fn keep(&self, ordinal: i64, pod: &Arc<Pod>) -> (Vec<Step>, bool) {
-        if is_finished(pod) {
+        if pod.is_finished() {
             let steps =
                 if is_deleted(&pod.metadata) { vec![] } else { vec![Step::DeletePod(Arc::clone(pod))] };
             return (steps, false);
@@ -237,7 +236,7 @@ impl<'a> Layout<'a> {
         let reached = steady || self.parallel;
         let new = reached.then(|| corrected(self.input.set, pod, ordinal)).flatten();
         let mut steps = Vec::new();
-        if phase(pod) == "Pending" || new.is_some() {
+        if pod.phase() == "Pending" || new.is_some() {
             steps = self.missing_claims(ordinal);
         }
         if let Some(new) = new {
@@ -295,7 +294,7 @@ impl<'a> Layout<'a> {
         for (ordinal, pod) in self.condemned() {
             let leaving = is_deleted(&pod.metadata);
             if !self.parallel {
-                let broken = !self.is_steady(pod) && !is_finished(pod);
+                let broken = !self.is_steady(pod) && !pod.is_finished();
                 let waits = leaving || broken && first_broken.is_none_or(|(first, _)| first != ordinal);
                 return (if waits { Vec::new() } else { vec![deletion(pod)] }, false);
             }
@@ -322,7 +321,7 @@ impl<'a> Layout<'a> {
     }
 
     fn is_outdated(&self, pod: &Pod) -> bool {
-        revision(pod) != self.input.update.name && !is_deleted(&pod.metadata) && !is_finished(pod)
+        revision(pod) != self.input.update.name && !is_deleted(&pod.metadata) && !pod.is_finished()
     }
 
     /// Deletes the last outdated pod, unless a later one is not available yet.
@@ -358,7 +357,7 @@ fn deletion(pod: &Arc<Pod>) -> Task {
 }
 
 pub(super) fn is_running(pod: &Pod) -> bool {
-    phase(pod) == "Running" && is_ready(pod)
+    pod.phase() == "Running" && pod.is_ready()
 }
 
 fn corrected_owners(parties: &Parties, claim: Arc<PersistentVolumeClaim>) -> Vec<Step> {

@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim};
 use serde_json::json;
 
 use super::claims::{claim_name, policy, templates};
-use super::identity::{ordinal, revision};
+use super::identity::{REVISION, ordinal, revision};
 use super::plan::{Input, Revision, Step, plan};
 use super::tests::{policies, set};
 use crate::history::{self, Choice};
-use crate::meta::{is_deleted, name, owners, uid};
+use crate::meta::{is_deleted, label, name, owners, uid};
+use crate::pods::Pod;
 use crate::testing::dice::Dice;
-use crate::testing::{at, set_ready, template, time};
+use crate::testing::{at, set_ready, slim, template, time};
 
 const LIVES: u64 = 24;
 const TURNS: usize = 150;
@@ -30,7 +31,7 @@ struct World {
     /// `true` while nothing fails any more.
     calm: bool,
     set: StatefulSet,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, v1::Pod>,
     claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
     revisions: Vec<Arc<ControllerRevision>>,
 }
@@ -264,7 +265,7 @@ impl World {
         let claim = |name: &str| claims.get(name).cloned();
         let input = Input {
             set: &set,
-            pods: self.pods.values().cloned().map(Arc::new).collect(),
+            pods: slim(self.pods.values().cloned()),
             claim: &claim,
             current: &current,
             update: &update,
@@ -322,12 +323,18 @@ impl World {
         Ok(())
     }
 
-    fn create_pod(&mut self, pod: &Pod) {
+    /// Returns the ordinals of all pods.
+    fn ordinals(&self) -> impl Iterator<Item = i64> {
+        let pods = slim(self.pods.values().cloned());
+        pods.into_iter().filter_map(|pod| ordinal(&self.set, &pod))
+    }
+
+    fn create_pod(&mut self, pod: &v1::Pod) {
         let own_name = name(&pod.metadata).to_owned();
-        let own = ordinal(&self.set, pod).unwrap();
+        let own = ordinal(&self.set, &pod.clone().into()).unwrap();
         let wanted = self.wanted();
         assert!(wanted.contains(&own), "{own_name} is not wanted");
-        assert!(self.pods.values().all(|other| ordinal(&self.set, other) != Some(own)), "two of {own_name}");
+        assert!(self.ordinals().all(|other| other != own), "two of {own_name}");
         if self.is_ordered() {
             let lower = (wanted.start..own).find(|ordinal| !self.serves(*ordinal));
             assert_eq!(lower, None, "{own_name} was created before a lower one was available");
@@ -345,8 +352,7 @@ impl World {
     fn delete_for_controller(&mut self, pod: &Pod, update: &str) {
         let own_name = name(&pod.metadata).to_owned();
         let own = ordinal(&self.set, pod).unwrap();
-        let phase = pod.status.as_ref().unwrap().phase.as_deref();
-        let finished = matches!(phase, Some("Failed" | "Succeeded"));
+        let finished = pod.is_finished();
         let served = self.serves(own);
         let wanted = self.wanted();
         assert!(!is_deleted(&pod.metadata), "{own_name} is being deleted already");
@@ -379,8 +385,7 @@ impl World {
             return;
         }
         let wanted = self.wanted();
-        let all = self.pods.values().filter_map(|pod| ordinal(&self.set, pod));
-        let last = all.filter(|other| !wanted.contains(other)).max();
+        let last = self.ordinals().filter(|other| !wanted.contains(other)).max();
         assert_eq!(last, Some(own), "{own} was deleted before another");
         assert_eq!(self.unavailable(), 0, "{own} was deleted while lower pods were not available");
     }
@@ -427,7 +432,7 @@ impl World {
             let pod = &self.pods[&format!("web-{ordinal}")];
             let partition = strategy.rolling_update.as_ref().and_then(|rolling| rolling.partition);
             if partition.is_some_and(|partition| i64::try_from(index).unwrap() >= i64::from(partition)) {
-                assert_eq!(Some(revision(pod)), status.update_revision.as_deref(), "{ordinal}");
+                assert_eq!(label(&pod.metadata, REVISION), status.update_revision.as_deref(), "{ordinal}");
                 assert_eq!(
                     pod.spec.as_ref().unwrap().containers,
                     spec.template.spec.as_ref().unwrap().containers
@@ -437,7 +442,8 @@ impl World {
         assert_eq!(status.replicas, spec.replicas.unwrap());
         assert_eq!(status.available_replicas, spec.replicas);
         assert_eq!(status.observed_generation, self.set.metadata.generation);
-        self.assert_owned(self.pods.values());
+        let pods = slim(self.pods.values().cloned());
+        self.assert_owned(pods.iter().map(AsRef::as_ref));
     }
 
     /// The claims that the policy retains survive the set and its pods.
@@ -456,7 +462,7 @@ impl World {
     }
 }
 
-fn set_phase(pod: &mut Pod, phase: &str, ready: bool, second: i64) {
+fn set_phase(pod: &mut v1::Pod, phase: &str, ready: bool, second: i64) {
     pod.status.get_or_insert_default().phase = Some(phase.to_owned());
     set_ready(pod, ready, second);
 }

@@ -1,12 +1,11 @@
 //! The status of a StatefulSet.
 
 use k8s_openapi::api::apps::v1::StatefulSetStatus;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::identity::revision;
 use super::plan::{Input, Layout, is_running, min_ready_seconds, replicas, update_type};
 use crate::meta::is_deleted;
-use crate::pods::is_available;
+use crate::pods::{Pod, is_available};
 
 /// Returns the status that follows from the pods. Conditions stay as they are: this controller sets none.
 pub(super) fn status(input: &Input<'_>, layout: &Layout<'_>) -> StatefulSetStatus {

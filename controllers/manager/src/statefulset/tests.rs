@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_client::Object;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 
 use super::claims::{Parties, claim_name, new_claim, templates};
 use super::identity::{POD_INDEX, POD_NAME, REVISION, corrected, new_pod, ordinal};
 use super::plan::{Input, Plan, Revision, Step, next_available, plan};
-use crate::meta::{controller_reference, name};
-use crate::testing::{at, meta, set_ready, template, time};
+use crate::meta::{controller_reference, label, name};
+use crate::pods::Pod;
+use crate::testing::{at, meta, set_ready, slim, template, time};
 
 /// Returns a set `web` with one claim template `data` and the defaults of the API.
 pub(super) fn set(replicas: i32) -> StatefulSet {
@@ -45,7 +47,7 @@ pub(super) fn policies(when_scaled: &str, when_deleted: &str) -> Value {
 }
 
 /// Returns a running and ready pod of the set, of the revision to which the set is updated.
-fn good(set: &StatefulSet, ordinal: i64) -> Pod {
+fn good(set: &StatefulSet, ordinal: i64) -> v1::Pod {
     let mut pod = new_pod(set, &set.spec.as_ref().unwrap().template, "web-new", ordinal);
     pod.metadata.uid = Some(format!("uid-{}", name(&pod.metadata)));
     pod.status.get_or_insert_default().phase = Some("Running".to_owned());
@@ -53,37 +55,37 @@ fn good(set: &StatefulSet, ordinal: i64) -> Pod {
     pod
 }
 
-fn old(set: &StatefulSet, ordinal: i64) -> Pod {
+fn old(set: &StatefulSet, ordinal: i64) -> v1::Pod {
     let mut pod = good(set, ordinal);
     pod.metadata.labels.as_mut().unwrap().insert(REVISION.to_owned(), "web-old".to_owned());
     pod
 }
 
-fn unready(mut pod: Pod) -> Pod {
+fn unready(mut pod: v1::Pod) -> v1::Pod {
     set_ready(&mut pod, false, 0);
     pod
 }
 
-fn leaving(mut pod: Pod) -> Pod {
+fn leaving(mut pod: v1::Pod) -> v1::Pod {
     pod.metadata.deletion_timestamp = time(1);
     pod
 }
 
-fn in_phase(mut pod: Pod, phase: &str) -> Pod {
+fn in_phase(mut pod: v1::Pod, phase: &str) -> v1::Pod {
     pod.status.get_or_insert_default().phase = Some(phase.to_owned());
     unready(pod)
 }
 
 /// Plans for these pods, with the claims of all of them.
-fn planned(set: &StatefulSet, pods: &[Pod]) -> Plan {
+fn planned(set: &StatefulSet, pods: &[v1::Pod]) -> Plan {
     let claims = pods
         .iter()
-        .filter_map(|pod| ordinal(set, pod))
+        .filter_map(|pod| ordinal(set, &pod.clone().into()))
         .flat_map(|ordinal| templates(set).iter().map(move |template| new_claim(set, template, ordinal)));
     planned_with(set, pods, claims.collect())
 }
 
-fn planned_with(set: &StatefulSet, pods: &[Pod], claims: Vec<PersistentVolumeClaim>) -> Plan {
+fn planned_with(set: &StatefulSet, pods: &[v1::Pod], claims: Vec<PersistentVolumeClaim>) -> Plan {
     let claims: BTreeMap<String, Arc<PersistentVolumeClaim>> =
         claims.into_iter().map(|claim| (name(&claim.metadata).to_owned(), Arc::new(claim))).collect();
     let claim = |name: &str| claims.get(name).cloned();
@@ -91,7 +93,7 @@ fn planned_with(set: &StatefulSet, pods: &[Pod], claims: Vec<PersistentVolumeCla
     let update = Revision { name: "web-new".to_owned(), template: template("image:2") };
     plan(&Input {
         set,
-        pods: pods.iter().cloned().map(Arc::new).collect(),
+        pods: slim(pods.iter().cloned()),
         claim: &claim,
         current: &current,
         update: &update,
@@ -115,7 +117,7 @@ fn short(step: &Step, pod: &str) -> String {
             format!("own {} by {}", name(&new.metadata), owners.join(","))
         }
         Step::CreatePod(pod) => {
-            let revision = super::identity::revision(pod).trim_start_matches("web-");
+            let revision = label(&pod.metadata, REVISION).unwrap_or_default().trim_start_matches("web-");
             format!("create {} {revision}", name(&pod.metadata))
         }
         Step::UpdatePod { .. } => format!("update {pod}"),
@@ -144,7 +146,8 @@ fn an_ordinal_is_what_the_set_would_write_after_its_own_name() {
         ("web-99999999999999999999", None),
     ];
     for (pod, expected) in cases {
-        assert_eq!(ordinal(&set, &Pod { metadata: meta(pod), ..Pod::default() }), expected, "{pod}");
+        let named = v1::Pod { metadata: meta(pod), ..v1::Pod::default() };
+        assert_eq!(ordinal(&set, &named.into()), expected, "{pod}");
     }
 }
 
@@ -167,7 +170,7 @@ fn a_new_pod_has_the_identity_and_the_claims_of_its_ordinal() {
         {"name": "other", "emptyDir": {}},
     ]);
     assert_eq!(spec["volumes"], volumes, "a claim replaces a volume of its name");
-    assert_eq!(corrected(&set, &pod, 3), None);
+    assert_eq!(corrected(&set, &pod.into(), 3), None);
 }
 
 #[test]
@@ -175,14 +178,15 @@ fn an_adopted_pod_gets_the_labels_and_volumes_of_its_ordinal() {
     let set = set(1);
     let mut pod = good(&set, 0);
     pod.metadata.labels.as_mut().unwrap().remove(POD_NAME);
-    let labels = corrected(&set, &pod, 0).unwrap().metadata.labels.unwrap();
+    let labels = corrected(&set, &pod.into(), 0).unwrap().metadata.labels.unwrap();
     assert_eq!((labels[POD_NAME].as_str(), labels[POD_INDEX].as_str()), ("web-0", "0"));
     for volumes in [json!([]), json!([{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}])] {
         let mut pod = good(&set, 0);
         pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
+        let pod = Pod::from(pod);
         let new = corrected(&set, &pod, 0).unwrap();
-        assert_eq!(new.spec, good(&set, 0).spec);
-        assert_eq!(new.metadata, pod.metadata);
+        assert_eq!(new.spec, Pod::from(good(&set, 0)).to_api().spec);
+        assert_eq!(new.metadata, pod.metadata.to_api());
     }
 }
 
@@ -248,7 +252,7 @@ fn ordinals_start_where_the_set_says() {
 #[test]
 fn an_ordered_set_shrinks_from_the_last_pod_one_at_a_time() {
     let set = set(1);
-    let pods = |second: Pod, third: Pod| vec![good(&set, 0), second, third];
+    let pods = |second: v1::Pod, third: v1::Pod| vec![good(&set, 0), second, third];
     let (one, two) = (good(&set, 1), good(&set, 2));
     let cases = [
         ("both good", pods(one.clone(), two.clone()), vec!["delete web-2"]),
@@ -370,7 +374,7 @@ fn pods_count_as_available_after_their_ready_time_only() {
     let revision = || Revision { name: "web-new".to_owned(), template: template("image:2") };
     let input = Input {
         set: &set,
-        pods: vec![Arc::new(young)],
+        pods: slim([young]),
         claim: &|_| None,
         current: &revision(),
         update: &revision(),
@@ -407,7 +411,7 @@ fn an_update_is_complete_when_all_pods_are_ready_in_the_new_revision() {
     let complete = planned(&set, &[good(&set, 0), good(&set, 1)]).status;
     assert_eq!(complete.current_revision.as_deref(), Some("web-new"));
     assert_eq!((complete.current_replicas, complete.updated_replicas), (Some(2), Some(2)));
-    let pods = |third: Pod| vec![good(&set, 0), good(&set, 1), third];
+    let pods = |third: v1::Pod| vec![good(&set, 0), good(&set, 1), third];
     let others = [
         vec![good(&set, 0)],
         vec![good(&set, 0), unready(good(&set, 1))],

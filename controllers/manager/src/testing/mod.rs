@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use tokio::time::Instant;
 
 use crate::meta::Labels;
+use crate::pods;
 
 pub fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -101,6 +102,11 @@ pub fn set_ready(pod: &mut Pod, ready: bool, second: i64) {
         last_transition_time: time(second),
         ..PodCondition::default()
     }]);
+}
+
+/// Returns pods as the controllers store them.
+pub fn slim(pods: impl IntoIterator<Item = Pod>) -> Vec<Arc<pods::Pod>> {
+    pods.into_iter().map(|pod| Arc::new(pod.into())).collect()
 }
 
 pub fn node(name: &str) -> Node {

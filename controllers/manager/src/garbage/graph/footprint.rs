@@ -3,6 +3,7 @@
 use super::tests::{kind, reference};
 use super::*;
 use crate::garbage::object::{Family, Reference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The least number of entries of a node of a `BTreeSet`, except for the root.
 const LEAST: usize = 5;

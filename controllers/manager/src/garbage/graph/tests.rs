@@ -1,6 +1,6 @@
 //! The hints of the graph, and what it shares and forgets.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::*;
 use crate::discovery;

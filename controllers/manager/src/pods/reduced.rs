@@ -4,33 +4,35 @@
 //! here must not be read in this crate: the tests look for such reads in the sources.
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, EnvFromSource, EnvVar, EphemeralContainer, Pod, Volume,
+    Container, ContainerStatus, EnvFromSource, EnvVar, EphemeralContainer, PodSpec, PodStatus, Volume,
 };
 
-use crate::legacy_tokens;
+use super::secrets;
 
-/// Clears what no controller reads. Lists of which only some elements are read keep those.
-pub(crate) fn pod(pod: &mut Pod) {
-    if let Some(spec) = &mut pod.spec {
-        let init = spec.init_containers.iter_mut().flatten();
-        spec.containers.iter_mut().chain(init).for_each(container);
-        spec.ephemeral_containers.iter_mut().flatten().for_each(ephemeral);
-        retain(&mut spec.volumes, is_read);
-        spec.host_aliases = None;
-        spec.dns_config = None;
-        spec.topology_spread_constraints = None;
-        spec.scheduler_name = None;
-        spec.dns_policy = None;
-        spec.service_account = None;
-    }
-    if let Some(status) = &mut pod.status {
-        let all = [
-            &mut status.container_statuses,
-            &mut status.init_container_statuses,
-            &mut status.ephemeral_container_statuses,
-        ];
-        all.into_iter().flatten().flatten().for_each(container_status);
-    }
+/// Clears what no controller reads of a specification. Lists of which only some elements are read keep those.
+pub(super) fn spec(spec: &mut PodSpec) {
+    let init = spec.init_containers.iter_mut().flatten();
+    spec.containers.iter_mut().chain(init).for_each(container);
+    spec.ephemeral_containers.iter_mut().flatten().for_each(ephemeral);
+    retain(&mut spec.volumes, is_read);
+    spec.host_aliases = None;
+    spec.dns_config = None;
+    spec.topology_spread_constraints = None;
+    spec.scheduler_name = None;
+    spec.dns_policy = None;
+    spec.service_account = None;
+}
+
+/// Clears what no controller reads of a status.
+pub(super) fn status(status: &mut PodStatus) {
+    let all = [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    all.into_iter().flatten().flatten().for_each(container_status);
+    status.host_ip = None;
+    status.host_ips = None;
 }
 
 /// Clears a container of either type: ephemeral ones have the same fields in a type of their own.
@@ -68,8 +70,15 @@ fn container_status(status: &mut ContainerStatus) {
     status.container_id = None;
     status.image = String::new();
     status.image_id = String::new();
+    status.last_state = None;
     status.user = None;
     status.volume_mounts = None;
+    if let Some(state) = &mut status.state {
+        state.running.iter_mut().for_each(|running| running.started_at = None);
+        if let Some(terminated) = &mut state.terminated {
+            (terminated.container_id, terminated.started_at) = (None, None);
+        }
+    }
 }
 
 /// Retains the elements that are read; a list without any takes no memory.
@@ -85,7 +94,7 @@ fn retain<T>(list: &mut Option<Vec<T>>, is_read: fn(&T) -> bool) {
 /// Returns `true` for a volume of a claim, or one that refers to a Secret.
 fn is_read(volume: &Volume) -> bool {
     let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-    has_claim || legacy_tokens::of_volume(volume).next().is_some()
+    has_claim || secrets::of_volume(volume).next().is_some()
 }
 
 fn is_secret(variable: &EnvVar) -> bool {
@@ -102,10 +111,12 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+    use k8s_openapi::api::core::v1;
     use serde_json::{Value, from_value, json};
 
     use super::*;
+    use crate::pods::{Pod, claims_of};
+    use crate::testing::time;
 
     /// Fields that are cleared, with the files that name them: of templates, or of the elements that are retained.
     const CLEARED: &[(&str, &[&str])] = &[
@@ -114,18 +125,22 @@ mod tests {
         ("container_id", &[]),
         ("dns_config", &[]),
         ("dns_policy", &[]),
-        ("env", &["job/template.rs", "legacy_tokens.rs"]),
-        ("env_from", &["legacy_tokens.rs"]),
+        ("env", &["job/template.rs", "pods/secrets.rs"]),
+        ("env_from", &["pods/secrets.rs"]),
         ("host_aliases", &[]),
+        ("host_ip", &["host_ports.rs"]),
+        ("host_ips", &[]),
         ("image", &["daemonset/simulation.rs", "deployment/tests.rs"]),
         ("image_id", &[]),
         ("image_pull_policy", &[]),
+        ("last_state", &[]),
         ("lifecycle", &["document/config.rs"]),
         ("liveness_probe", &[]),
         ("readiness_probe", &[]),
         ("scheduler_name", &[]),
         ("security_context", &[]),
         ("service_account", &[]),
+        ("started_at", &[]),
         ("startup_probe", &[]),
         ("termination_message_path", &[]),
         ("termination_message_policy", &[]),
@@ -146,7 +161,7 @@ mod tests {
                 let name = path.strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
                 if path.is_dir() {
                     todo.push(path);
-                } else if name != "reduced.rs" && !except.contains(&name.as_str()) {
+                } else if name != "pods/reduced.rs" && !except.contains(&name.as_str()) {
                     let text = fs::read_to_string(&path).unwrap();
                     let lines = text.lines().enumerate().filter(|(_, line)| is_read(line, field));
                     found.extend(lines.map(|(i, line)| format!("{name}:{}: {}", i + 1, line.trim())));
@@ -177,7 +192,7 @@ mod tests {
     }
 
     /// Returns a pod with all that is cleared, and what is read beside it.
-    fn full() -> Pod {
+    fn full() -> v1::Pod {
         let secret = |name: &str| json!({"secretRef": {"name": name}});
         let container = json!({
             "name": "main", "image": "i", "imagePullPolicy": "Always", "args": ["a"], "command": ["c"], "workingDir": "/",
@@ -195,8 +210,8 @@ mod tests {
         });
         let status = json!({"name": "main", "ready": true, "restartCount": 3, "image": "i", "imageID": "i@1",
             "containerID": "c", "user": {"linux": {"uid": 1, "gid": 1}},
-            "volumeMounts": [{"name": "claim", "mountPath": "/c"}],
-            "state": {"terminated": {"exitCode": 7}}});
+            "volumeMounts": [{"name": "claim", "mountPath": "/c"}], "lastState": {"terminated": {"exitCode": 1}},
+            "state": {"running": {"startedAt": time(0)}, "terminated": {"exitCode": 7, "startedAt": time(0)}}});
         let spec: PodSpec = from_value(json!({
             "nodeName": "n", "serviceAccount": "s", "serviceAccountName": "s", "dnsPolicy": "None", "hostAliases": [],
             "schedulerName": "x", "dnsConfig": {}, "topologySpreadConstraints": [],
@@ -212,11 +227,19 @@ mod tests {
         }))
         .unwrap();
         let status: PodStatus = from_value(json!({"phase": "Running", "containerStatuses": [status],
-            "initContainerStatuses": [status], "ephemeralContainerStatuses": [status]}))
+            "initContainerStatuses": [status], "ephemeralContainerStatuses": [status],
+            "hostIP": "192.168.0.1", "hostIPs": [{"ip": "192.168.0.1"}]}))
         .unwrap();
         let mut pod = crate::testing::pod("web");
         pod.spec = Some(spec);
         pod.status = Some(status);
+        pod
+    }
+
+    /// Clears both parts of a pod.
+    fn reduced(mut pod: v1::Pod) -> v1::Pod {
+        spec(pod.spec.as_mut().unwrap());
+        status(pod.status.as_mut().unwrap());
         pod
     }
 
@@ -239,18 +262,16 @@ mod tests {
 
     #[test]
     fn reduction_clears_exactly_the_fields_of_the_list() {
-        let (before, mut after) = (full(), full());
-        pod(&mut after);
-        let fields = |pod: &Pod| {
+        let fields = |pod: &v1::Pod| {
             let mut found = BTreeSet::new();
             names(&serde_json::to_value(pod).unwrap(), &mut found);
             found
         };
-        let (before, after) = (fields(&before), fields(&after));
+        let (before, after) = (fields(&full()), fields(&reduced(full())));
         let gone = before.difference(&after);
         let snake = |name: &String| {
-            let id = name.replace("ID", "Id");
-            id.chars().fold(String::new(), |mut text, c| {
+            let words = name.replace("ID", "Id").replace("IP", "Ip");
+            words.chars().fold(String::new(), |mut text, c| {
                 if c.is_uppercase() {
                     text.push('_');
                 }
@@ -275,6 +296,7 @@ mod tests {
                     | "linux"
                     | "uid"
                     | "gid"
+                    | "ip"
                     | "mount_path"
             )
         };
@@ -288,20 +310,16 @@ mod tests {
 
     #[test]
     fn reduced_pod_has_its_secrets_claims_and_results() {
-        let (before, mut after) = (full(), full());
-        pod(&mut after);
-        assert_eq!(legacy_tokens::secrets_of(&after), legacy_tokens::secrets_of(&before));
-        assert_eq!(legacy_tokens::secrets_of(&after).len(), 4);
-        let claims =
-            |pod: &Pod| apiserver_meta::volumes::claims_of(pod).map(|(_, claim)| claim).collect::<Vec<_>>();
-        assert_eq!(claims(&after), ["c", "web-own"]);
-        let spec = after.spec.unwrap();
-        assert_eq!(spec.volumes.map(|all| all.len()), Some(3));
-        let container = &spec.containers[0];
+        let pod = Pod::from(full());
+        let secrets = ["of-image", "of-source", "of-variable", "of-volume"];
+        assert_eq!(secrets::secrets_of(&pod), secrets.into());
+        assert_eq!(claims_of(&pod).collect::<Vec<_>>(), ["c", "web-own"]);
+        assert_eq!(crate::pods::volumes(&pod).len(), 3);
+        let container = &pod.spec().containers[0];
         assert!(
             container.ports.is_some() && container.resources.is_some() && container.restart_policy.is_some()
         );
-        let status = &after.status.unwrap().container_statuses.unwrap()[0];
+        let status = &pod.container_statuses()[0];
         assert_eq!((status.restart_count, status.ready, status.image.as_str()), (3, true, ""));
         assert!(status.state.as_ref().unwrap().terminated.is_some());
     }

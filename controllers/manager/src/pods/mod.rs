@@ -3,19 +3,25 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use apiserver_meta::pods::{condition, is_finished, is_ready};
+use apiserver_meta::volumes;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, Pod, PodCondition, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{self, ContainerState, PodCondition, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 
+mod reduced;
+mod secrets;
+mod slim;
+
+pub(crate) use self::secrets::secrets_of;
+pub(crate) use self::slim::{Condition, Pod, pin};
 use crate::meta::{controller_reference, is_deleted, name};
 
 /// Returns a pod of the template that `owner` controls. The server completes its name, which begins with that of the
 /// owner, unless the caller sets another one.
-pub(crate) fn of_template<K: Resource<DynamicType = ()>>(owner: &K, template: PodTemplateSpec) -> Pod {
+pub(crate) fn of_template<K: Resource<DynamicType = ()>>(owner: &K, template: PodTemplateSpec) -> v1::Pod {
     let given = template.metadata.unwrap_or_default();
-    Pod {
+    v1::Pod {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", name(owner.meta()))),
             namespace: owner.meta().namespace.clone(),
@@ -32,17 +38,13 @@ pub(crate) fn of_template<K: Resource<DynamicType = ()>>(owner: &K, template: Po
 
 /// Returns `true` if a pod is neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
-    !is_finished(pod) && !is_deleted(&pod.metadata)
+    !pod.is_finished() && !is_deleted(&pod.metadata)
 }
 
 /// Returns the addresses of a pod that are valid for an endpoint. Its node can write arbitrary ones into its
 /// status, and the API refuses a slice with an invalid one, which would block all endpoints of the Service.
 pub(crate) fn endpoint_addresses(pod: &Pod) -> impl Iterator<Item = &str> {
-    let status = pod.status.iter();
-    let all = status.flat_map(|status| {
-        status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).chain(status.pod_ip.as_deref())
-    });
-    all.filter(|address| address.parse().is_ok_and(leads_somewhere))
+    pod.addresses().filter(|address| address.parse().is_ok_and(leads_somewhere))
 }
 
 /// Returns `true` if an address is valid for an endpoint. The API refuses addresses whose traffic stays on the
@@ -59,16 +61,12 @@ fn leads_somewhere(address: IpAddr) -> bool {
 
 /// Returns since when the pod has been ready, if it is.
 pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    let ready = condition(pod, "Ready")?;
-    if ready.status != "True" {
-        return None;
-    }
-    ready.last_transition_time.as_ref().map(|time| time.0)
+    pod.condition("Ready").filter(Condition::is_true)?.last_transition_time
 }
 
 /// Returns when the pod has been ready for `min_ready_seconds`; `None` while it is not ready.
 pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
-    if !is_ready(pod) {
+    if !pod.is_ready() {
         return None;
     }
     if min_ready_seconds <= 0 {
@@ -84,43 +82,33 @@ pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) ->
 
 /// Returns `true` if a pod uses no volume any more: it is finished, or being deleted with no container that runs.
 pub(crate) fn is_terminated(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let statuses = status.into_iter().flat_map(|status| {
-        let kinds = [
-            &status.init_container_statuses,
-            &status.container_statuses,
-            &status.ephemeral_container_statuses,
-        ];
-        kinds.into_iter().flatten().flatten()
-    });
-    let mut states = statuses.map(|status| status.state.as_ref());
+    let statuses =
+        [pod.init_container_statuses(), pod.container_statuses(), pod.ephemeral_container_statuses()];
+    let mut states = statuses.into_iter().flatten().map(|status| status.state.as_ref());
     let is_idle = |state: Option<&ContainerState>| {
         state.is_some_and(|state| state.terminated.is_some() || state.waiting.is_some())
     };
-    is_finished(pod) || is_deleted(&pod.metadata) && states.all(is_idle)
-}
-
-/// Returns the node that the pod is bound to; empty if none.
-pub(crate) fn node_name(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+    pod.is_finished() || is_deleted(&pod.metadata) && states.all(is_idle)
 }
 
 /// Returns the volumes of the pod.
 pub(crate) fn volumes(pod: &Pod) -> &[Volume] {
-    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
+    pod.spec().volumes.as_deref().unwrap_or_default()
 }
 
 /// Returns the name of the claim behind a volume of the pod.
 pub(crate) fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
-    if let Some(source) = &volume.persistent_volume_claim {
-        return Some(source.claim_name.clone());
-    }
-    volume.ephemeral.as_ref().map(|_| format!("{}-{}", name(&pod.metadata), volume.name))
+    volumes::claim_of(name(&pod.metadata), volume)
+}
+
+/// Returns the names of the claims behind the volumes of the pod.
+pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+    volumes(pod).iter().filter_map(|volume| claim_of(pod, volume))
 }
 
 /// Sets the condition that says who ended a pod, so that the pod is not counted as failed. The time of a condition that
 /// was true before stays.
-pub(crate) fn put_disruption(pod: &mut Pod, reason: &str, message: &str, now: Timestamp) {
+pub(crate) fn put_disruption(pod: &mut v1::Pod, reason: &str, message: &str, now: Timestamp) {
     let observed_generation = pod.metadata.generation;
     let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
     let held = conditions.iter().position(|condition| condition.type_ == "DisruptionTarget");
@@ -139,8 +127,7 @@ pub(crate) fn put_disruption(pod: &mut Pod, reason: &str, message: &str, now: Ti
 
 /// Returns the restarts of the container that restarted most.
 pub(crate) fn max_restarts(pod: &Pod) -> i32 {
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
-    statuses.unwrap_or_default().iter().map(|status| status.restart_count).max().unwrap_or(0)
+    pod.container_statuses().iter().map(|status| status.restart_count).max().unwrap_or(0)
 }
 
 /// Returns the duration from `now` until `at`; zero if it has passed.
@@ -150,6 +137,8 @@ pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_meta::pods::condition;
+
     use super::*;
     use crate::testing::{at, running, time};
 
