@@ -200,6 +200,8 @@ struct Truth {
     claims: BTreeMap<String, PersistentVolumeClaim>,
     /// Live volumes by name.
     volumes: BTreeMap<String, PersistentVolume>,
+    /// Last states of the volumes that are gone, by name.
+    gone: BTreeMap<String, PersistentVolume>,
     bound: usize,
 }
 
@@ -259,6 +261,7 @@ impl Truth {
         let name = volume.name_any();
         if change == "DELETED" {
             self.volumes.remove(&name);
+            self.gone.insert(name, volume);
             return;
         }
         if let Some(before) = self.volumes.get(&name)
@@ -270,10 +273,11 @@ impl Truth {
         self.volumes.insert(name, volume);
     }
 
-    /// Checks that a node removes the directory of a volume that was to be deleted, after its claim was gone.
+    /// Checks that a node removes the directory of a volume that was to be deleted, after its claim was gone. A controller
+    /// that does not see yet that the volume is gone, too, may ask for it again.
     fn see_removal(&self, path: &str) {
         let name = path.strip_prefix("localVolumes/").unwrap();
-        let volume = &self.volumes[name];
+        let volume = self.volumes.get(name).unwrap_or_else(|| &self.gone[name]);
         assert_eq!(volumes::reclaim_policy(volume), "Delete", "{volume:#?}");
         assert!(is_deleted(&volume.metadata), "{volume:#?}");
         let claim = self.claims.get(claimant(volume));
