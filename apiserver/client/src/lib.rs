@@ -9,6 +9,7 @@ pub mod fence;
 mod latest;
 pub mod limits;
 mod outage;
+mod pace;
 pub mod readable;
 mod refusal;
 pub mod requests;
@@ -20,6 +21,8 @@ pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection,
 pub use events::Recorder;
 pub use fence::Fence;
 pub use latest::Latest;
+pub use outage::is_expired;
+pub use pace::paced;
 pub use readable::Readable;
 pub use refusal::{is_namespace_terminating, message};
 pub use servers::Servers;
