@@ -9,8 +9,14 @@ pub const MIN_BACKOFF: Duration = Duration::from_millis(5);
 /// Maximum back-off after failed attempts at an item (16 min 40 s, as in Kubernetes).
 pub const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 
-/// Time after which a write that the cache has not shown no longer delays decisions.
+/// Number of keys of which one has failed before, while others wait: each fourth.
+pub const FAILED_SHARE: u64 = 4;
+
+/// Longest pause between two looks at a cache that does not show yet what was written.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
+/// Time after which a write that neither a watch nor a list has shown no longer delays decisions. It is that of the
+/// expectations of Kubernetes.
+pub const LOST_WRITE: Duration = Duration::from_secs(300);
 
 /// Back-off from which a missing object is logged as a warning. Before that the object has probably been
 /// deleted, and the watch event is on its way.
