@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
+use controllers_runtime::{Error, Result};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
 use kube::api::{DeleteParams, Preconditions};
@@ -103,6 +104,23 @@ pub(crate) fn retain_selected<K: Resource>(objects: &mut Vec<Arc<K>>, selector: 
 /// Returns the selector in a form that is compared quickly; `None` if it must not match anything.
 fn parsed(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
+}
+
+/// Checks the selector of an object that creates what it selects.
+///
+/// # Errors
+///
+/// Fails if the selector is invalid or empty, so that it matches nothing: the object would create and release without
+/// end. The API refuses such objects; one can come from a time before that.
+pub(crate) fn check_selector<K: Resource<DynamicType = ()>>(
+    owner: &K,
+    selector: &LabelSelector,
+) -> Result<()> {
+    if parsed(selector).is_some() {
+        return Ok(());
+    }
+    let object = format!("{} {}", K::kind(&()), ObjectKey::of(owner));
+    Err(Error::Unusable { object, problem: "its label selector is invalid or empty".to_owned() })
 }
 
 /// Returns `true` if these labels contain each pair of a map selector. An empty selector matches nothing.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 
-use crate::limits::{DISRUPTION_TARGET_TIMEOUT, STALE};
+use crate::limits::DISRUPTION_TARGET_TIMEOUT;
 use crate::meta::is_deleted;
 use crate::patch;
 use crate::pods::until;
@@ -69,7 +69,7 @@ impl Reconcile for StaleTargets {
         };
         let Some(target) = target(&pod) else { return Ok(Outcome::Done) };
         if !shown {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let (now, end) = (self.ambient.now(), end(target));
         if end > now {

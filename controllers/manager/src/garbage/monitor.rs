@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use controllers_runtime::WorkQueue;
+use apiserver_client::{is_expired, paced};
+use controllers_runtime::{Backoff, WorkQueue};
 use futures::StreamExt;
 use kube::api::DynamicObject;
 use kube::core::PartialObjectMeta;
@@ -20,8 +21,10 @@ use crate::discovery::{Kind, kinds};
 use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
 use crate::metrics::GARBAGE_SYNC_ERRORS;
 
-/// Delay after a failed list or watch.
+/// Delay after a failed discovery.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Delays after failed lists and watches of a kind.
+const RETRY: Backoff = Backoff { min: PAUSE, max: Duration::from_secs(8) };
 /// Resources that have no owners or dependents and too many objects.
 const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
 
@@ -105,8 +108,11 @@ fn reconcile_watches(
 }
 
 async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: CancellationToken) {
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(shared.client.clone(), &kind.resource);
-    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::all_with(paced(shared.client.clone()), &kind.resource);
+    let open = || watcher(api.clone(), watcher::Config::default());
+    let mut stream = std::pin::pin!(open());
+    let mut failures = 0;
     let mut listed = BTreeSet::new();
     let mut is_first = true;
     loop {
@@ -117,6 +123,9 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
         let Some(event) = event else { return };
         match event {
             Ok(event) => {
+                if !matches!(event, Event::Init) {
+                    failures = 0;
+                }
                 let whole = matches!(event, Event::InitDone);
                 apply_event(&shared, &kind, &mut listed, event);
                 if whole && std::mem::take(&mut is_first) {
@@ -125,7 +134,11 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
             }
             Err(error) => {
                 debug!(kind = kind.name(), error = &error as &dyn std::error::Error, "list or watch failed");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY.pause(failures)).await;
+                failures += 1;
+                if is_expired(&error) {
+                    stream.set(open());
+                }
             }
         }
     }
