@@ -4,6 +4,7 @@
 //! so they may neither wait nor work. Readers take `Arc`s from an ordered map, so that equal histories give
 //! equal iteration order.
 
+mod follow;
 mod index;
 
 use std::any::{Any, TypeId};
@@ -14,21 +15,21 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
-use futures::StreamExt;
 use kube::core::NamespaceResourceScope;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::follow::list_and_watch;
+pub use self::follow::version_of;
 use self::index::Indexes;
 pub use self::index::{Index, IndexBy};
-use crate::object::{Metadata, Object};
-use crate::outage::Outage;
+use crate::object::{Metadata as _, Object};
+use crate::pace::paced;
 use crate::readable::Readable;
 
 /// Identifies an object within its kind.
@@ -203,11 +204,13 @@ struct Listing<K> {
     read: Vec<(Arc<K>, u64)>,
     /// Keys of objects that exist but cannot be deserialized.
     unreadable: BTreeSet<ObjectKey>,
+    /// Time before it was requested.
+    begin: Option<Instant>,
 }
 
 impl<K> Default for Listing<K> {
     fn default() -> Self {
-        Self { read: Vec::new(), unreadable: BTreeSet::new() }
+        Self { read: Vec::new(), unreadable: BTreeSet::new(), begin: None }
     }
 }
 
@@ -218,6 +221,8 @@ struct Shared<K> {
     watched: Mutex<Watched<K>>,
     /// The newest version of an object that the cache has shown.
     newest: AtomicU64,
+    /// Time before the request of the last list that the cache shows.
+    listed: Mutex<Option<Instant>>,
     /// Becomes true when the first complete list has arrived.
     synced: watch::Sender<bool>,
 }
@@ -249,6 +254,7 @@ impl<K> Default for Cache<K> {
             objects: RwLock::default(),
             watched: Mutex::default(),
             newest: AtomicU64::new(0),
+            listed: Mutex::default(),
             synced: watch::Sender::new(false),
         }))
     }
@@ -320,6 +326,12 @@ impl<K: Projection> Cache<K> {
         self.0.newest.load(AtomicOrdering::Acquire) >= version
     }
 
+    /// Returns `true` if the cache shows a list that was requested after `time`, and with it everything that the API
+    /// server had answered by then.
+    pub fn has_listed_since(&self, time: Instant) -> bool {
+        lock(&self.0.listed).is_some_and(|begin| begin > time)
+    }
+
     /// Applies an object as the watch does; public for tests of code that uses a cache.
     pub fn apply(&self, object: K::Object) {
         let version = version_of(object.meta());
@@ -378,7 +390,7 @@ impl<K: Projection> Cache<K> {
 
     /// Applies a complete list: objects that it does not contain are gone.
     fn replace(&self, listing: Listing<K>) {
-        let Listing { read: listed, unreadable } = listing;
+        let Listing { read: listed, unreadable, begin } = listing;
         let gone: Vec<_> = {
             let unreadable = unreadable.iter().map(|key| (key.namespace.as_str(), key.name.as_str()));
             let keep: BTreeSet<_> = listed.iter().map(|(kept, _)| kept.names()).chain(unreadable).collect();
@@ -389,6 +401,7 @@ impl<K: Projection> Cache<K> {
         let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0);
         let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(&watched, key)).collect();
         changes.extend(listed.into_iter().filter_map(|(kept, _)| self.insert(&watched, kept)));
+        *lock(&self.0.listed) = begin;
         self.publish(&watched, newest, changes);
         drop(watched);
         self.0.synced.send_replace(true);
@@ -457,7 +470,7 @@ impl Informers {
     where
         K: Projection<Object: Listed> + Send + Sync,
     {
-        self.of(Api::all(self.client.clone()), "", selection)
+        self.of(Api::all(paced(self.client.clone())), "", selection)
     }
 
     /// Like [`Informers::select`], in one namespace. The requests are made in that namespace, for clients
@@ -466,7 +479,7 @@ impl Informers {
     where
         K: Projection<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
     {
-        self.of(Api::namespaced(self.client.clone(), namespace), namespace, selection)
+        self.of(Api::namespaced(paced(self.client.clone()), namespace), namespace, selection)
     }
 
     fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
@@ -482,90 +495,6 @@ impl Informers {
         caches.insert(entry, Box::new(cache.clone()));
         tokio::spawn(list_and_watch(self.clone(), api, selection, cache.clone()));
         cache
-    }
-}
-
-/// Lists and watches until shutdown, with growing delays after errors.
-async fn list_and_watch<K>(
-    informers: Informers,
-    api: Api<Readable<K::Object>>,
-    selection: Selection,
-    cache: Cache<K>,
-) where
-    K: Projection<Object: Listed> + Send + Sync,
-{
-    let config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
-    let mut stream = std::pin::pin!(watcher(api, config));
-    let mut listing = Listing::default();
-    let mut outage = Outage::new(K::Object::plural(&()).into_owned());
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = informers.shutdown.cancelled() => return,
-            event = stream.next() => event,
-        };
-        match event {
-            Some(Ok(mut event)) => {
-                prepare::<K>(&mut event);
-                // `Init` precedes the request of a list; every other event is an answer.
-                if !matches!(event, Event::Init) {
-                    outage.record_answer();
-                }
-                apply_event(&cache, &mut listing, event);
-            }
-            Some(Err(error)) => {
-                let pause = outage.record_failure(&error);
-                let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
-                tokio::time::sleep(pause + jitter).await;
-            }
-            None => return,
-        }
-    }
-}
-
-fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
-    cache: &Cache<K>,
-    listing: &mut Listing<K>,
-    event: Event<Readable<K::Object>>,
-) {
-    match event {
-        Event::Init => *listing = Listing::default(),
-        Event::InitApply(object) => {
-            let key = ObjectKey::of(&object);
-            match object.object() {
-                Some(object) => {
-                    let version = version_of(object.meta());
-                    listing.read.push((Arc::new(K::project(object)), version));
-                }
-                None => drop(listing.unreadable.insert(key)),
-            }
-        }
-        Event::InitDone => cache.replace(std::mem::take(listing)),
-        Event::Apply(object) => {
-            if let Some(object) = object.object() {
-                cache.apply(object);
-            }
-        }
-        Event::Delete(object) => cache.take(&ObjectKey::of(&object), version_of(object.meta())),
-    }
-}
-
-/// Returns the version of an object, a number that grows with each change of any object of its kind (KEP-5504); 0 if it
-/// has none.
-pub fn version_of<M: Metadata + ?Sized>(meta: &M) -> u64 {
-    meta.resource_version().parse().unwrap_or(0)
-}
-
-/// Reduces the object of an event to what is stored: without `managedFields`, which take up half of an object's memory
-/// and are not used by any reader.
-fn prepare<K: Projection<Object: Listed>>(event: &mut Event<Readable<K::Object>>) {
-    let (Event::Apply(Readable::Object(object)) | Event::InitApply(Readable::Object(object))) = event else {
-        return;
-    };
-    object.meta_mut().managed_fields = None;
-    if TypeId::of::<K>() == TypeId::of::<K::Object>() {
-        // Vectors that were read from JSON have room for up to four times as many elements; their copies have none.
-        **object = K::Object::clone(object);
     }
 }
 

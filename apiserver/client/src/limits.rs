@@ -20,6 +20,13 @@ pub const EVENT_REFILL: Duration = Duration::from_secs(300);
 pub const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Longest pause after failed lists and watches.
 pub const MAX_RETRY: Duration = Duration::from_secs(5);
+/// First and longest pause before a request is repeated that was answered with 429, 503 or 504 without `Retry-After`,
+/// before up to twice as much is added at random, and the number of repetitions.
+pub const MIN_REPEAT: Duration = Duration::from_millis(5);
+pub const MAX_REPEAT: Duration = Duration::from_secs(5);
+pub const REPEATS: u32 = 15;
+/// Life of a watch below which the next one of the same reader waits: from [`MIN_RETRY`] to [`MAX_RETRY`], doubling.
+pub const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// Silence after which a connection to the API server is probed, pause between probes, and number of probes
 /// without an answer after which it ends: 25 s, less than the 40 s after which a silent node is `Unknown`.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);

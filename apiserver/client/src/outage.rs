@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use apiserver_meta::error_chain;
 use kube::runtime::watcher;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::limits;
@@ -16,23 +17,25 @@ pub(crate) struct Outage {
     pause: Duration,
     /// Error and delay of the last warning.
     last_warning: Option<(String, Duration)>,
+    /// Time of the last watch that had expired, and the delay after it.
+    last_expiry: Option<(Instant, Duration)>,
 }
 
 impl Outage {
     pub fn new(kind: String) -> Self {
-        Self { kind, pause: limits::MIN_RETRY, last_warning: None }
+        Self { kind, pause: limits::MIN_RETRY, last_warning: None, last_expiry: None }
     }
 
     /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
     /// changes, and when the maximum delay is reached.
     pub fn record_failure(&mut self, error: &watcher::Error) -> Duration {
+        // An expired watch is ordinary: a new list follows.
+        if is_expired(error) {
+            debug!(kind = self.kind, %error, "watch expired, listing again");
+            return self.record_expiry();
+        }
         let pause = self.pause;
         self.pause = (pause * 2).min(limits::MAX_RETRY);
-        // An expired watch is ordinary: a new list follows.
-        if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
-            debug!(kind = self.kind, %error, "watch expired, listing again");
-            return pause;
-        }
         let text = error_chain(error);
         let is_new = match &self.last_warning {
             Some((last_warning, at)) => {
@@ -49,12 +52,35 @@ impl Outage {
         pause
     }
 
+    /// Returns how long to wait after a watch that had expired. The answers to the lists in between do not reset the
+    /// delay: a server whose watches always expire would be asked for one list after the other.
+    fn record_expiry(&mut self) -> Duration {
+        let now = Instant::now();
+        let pause = match self.last_expiry {
+            Some((at, pause)) if now < at + pause + 2 * limits::MAX_RETRY => {
+                (pause * 2).min(limits::MAX_RETRY)
+            }
+            _ => limits::MIN_RETRY,
+        };
+        self.last_expiry = Some((now, pause));
+        pause
+    }
+
     /// Records that the API server has answered.
     pub fn record_answer(&mut self) {
         self.pause = limits::MIN_RETRY;
         if self.last_warning.take().is_some() {
             info!(kind = self.kind, "list and watch recovered");
         }
+    }
+}
+
+/// Returns `true` if the API server no longer knows the version from which a watch was to begin or to go on.
+pub fn is_expired(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchError(status) => status.code == 410,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        _ => false,
     }
 }
 
@@ -138,6 +164,49 @@ mod tests {
         let pause = asked[11] - asked[10];
         assert!(pause >= limits::MIN_RETRY && pause < 2 * limits::MIN_RETRY, "{pause:?}");
         shutdown.cancel();
+    }
+
+    /// Requests: `true` for a watch, and the time.
+    type Asked = Arc<Mutex<Vec<(bool, tokio::time::Instant)>>>;
+
+    /// Returns a client of an API server that has a list, and whose watches are answered with `code` and `body`.
+    fn lister(code: u16, body: &'static str) -> (Client, Asked) {
+        let asked = Asked::default();
+        let writer = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            lock(&writer).push((watch, tokio::time::Instant::now()));
+            let list = r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": []}"#;
+            let (code, body) = if watch { (code, body) } else { (200, list) };
+            let answer = http::Response::builder().status(code);
+            let answer = answer.body(kube::client::Body::from(body.as_bytes().to_vec()));
+            async move { answer }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    const EXPIRED: &str = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired",
+        "code": 410, "message": "too old resource version"}"#;
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_that_end_at_once_or_have_expired_are_repeated_with_growing_delays() {
+        let event = r#"{"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "reason": "Expired", "code": 410, "message": "too old resource version"}}"#;
+        let event: &'static str = Box::leak(event.replace('\n', " ").into_boxed_str());
+        for (code, body, lists_again) in [(200, "", false), (410, EXPIRED, true), (200, event, true)] {
+            let (client, asked) = lister(code, body);
+            let shutdown = CancellationToken::new();
+            let _cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            shutdown.cancel();
+            let asked = lock(&asked).clone();
+            let watches: Vec<_> = asked.iter().filter(|(watch, _)| *watch).map(|(_, at)| *at).collect();
+            assert!((12..20).contains(&watches.len()), "{code} {body}: {} watches", watches.len());
+            let lists = asked.len() - watches.len();
+            assert!(if lists_again { lists >= 12 } else { lists == 1 }, "{code} {body}: {lists} lists");
+            let last = watches[watches.len() - 1] - watches[watches.len() - 2];
+            assert!(last >= limits::MAX_RETRY, "{code} {body}: {last:?}");
+        }
     }
 
     #[test]

@@ -71,12 +71,21 @@ pub fn client(config: Config) -> kube::Result<Client> {
     }
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.default_retry.then(|| RetryLayer::new(retries())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(http(&config)?);
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Returns the rule by which a client repeats requests that were answered with 429, 503 or 504. Its pauses end at
+/// [`limits::MAX_REPEAT`], and not at 16 minutes as those of kube: a watch that waited for so long would keep its readers
+/// blind long after the server has recovered.
+pub fn retries() -> RetryPolicy {
+    let policy = RetryPolicy::new(limits::MIN_REPEAT, limits::MAX_REPEAT, limits::REPEATS, true);
+    // These limits are valid: the first is less than the second.
+    policy.unwrap_or_else(|_| RetryPolicy::server_retry())
 }
 
 /// Returns the HTTP client of a configuration without its credentials.
@@ -114,7 +123,7 @@ fn balanced(config: Config, servers: Servers) -> kube::Result<Client> {
     let inner = http(&config)?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.default_retry.then(|| RetryLayer::new(retries())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .service(Balanced { servers, inner });

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_client::{Cache, ObjectKey};
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, ObjectKey, Recorder};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use kube::api::{DeleteParams, PostParams};
@@ -36,6 +37,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     follow_pods(&pods, &context.services, &queue, context.config.slicing.endpoints_pause);
     let controller = Controller {
         client: context.client.clone(),
+        recorder: context.recorder.named(CONTROLLER),
         services: services.clone(),
         pods: context.pods.clone(),
         endpoints: endpoints.clone(),
@@ -50,6 +52,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 
 struct Controller {
     client: Client,
+    recorder: Recorder,
     services: Cache<Service>,
     pods: Pods,
     endpoints: Cache<Endpoints>,
@@ -86,14 +89,23 @@ impl Reconcile for Controller {
                     return Ok(Outcome::Done);
                 }
                 set_trigger_time(&mut new.metadata, &trigger);
-                patch::update(&api, existing.as_ref(), &new).await?;
+                if let Err(error) = patch::update(&api, existing.as_ref(), &new).await {
+                    let message = format!("Failed to update endpoint {key}: {}", error.api_message());
+                    self.recorder.warning(reference(&new), "FailedToUpdateEndpoint", message);
+                    return Err(error);
+                }
             }
             None => {
                 let mut new = wanted(&service, &pods, None);
                 set_trigger_time(&mut new.metadata, &trigger);
                 let created = api.create(&PostParams::default(), &new).await;
                 match created.attempt(|| format!("create endpoints {key}")) {
-                    Err(error) if !error.is_namespace_terminating() => return Err(error),
+                    Err(error) if !error.is_namespace_terminating() => {
+                        let message =
+                            format!("Failed to create endpoint for service {key}: {}", error.api_message());
+                        self.recorder.warning(reference(&new), "FailedToCreateEndpoint", message);
+                        return Err(error);
+                    }
                     _ => {}
                 }
             }

@@ -4,6 +4,7 @@
 mod aggregation;
 mod attaching;
 mod autoscaling;
+mod bad_days;
 mod collection;
 mod daemons;
 mod devices;

@@ -104,8 +104,12 @@ pub const DISCOVERY_PERIOD: Duration = Duration::from_secs(30);
 pub const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 /// Time for which an owner may be unknown to the collector's graph before the server is queried.
 pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
-/// Interval between attempts to empty a namespace.
+/// Interval between the first attempts to empty a namespace.
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
+/// Longest such interval: it doubles while what is left waits for finalizers. Pods that end are an attempt by themselves.
+pub const NAMESPACE_PERIOD_MAX: Duration = Duration::from_secs(8);
+/// Longest pause after failed attempts to empty a namespace, as in Kubernetes.
+pub const NAMESPACE_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Page size of lists that a controller requests from the server rather than from its cache.
 pub const LIST_PAGE: u32 = 500;
 

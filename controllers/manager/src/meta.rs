@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 pub(crate) use apiserver_client::Labels;
 use apiserver_client::{Metadata, Object, ObjectKey};
+use controllers_runtime::{Error, Result};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::Resource;
@@ -118,6 +119,23 @@ pub(crate) fn retain_selected<K: Object>(objects: &mut Vec<Arc<K>>, selector: &L
 /// Returns the selector in a form that is compared quickly; `None` if it must not match anything.
 fn parsed(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
+}
+
+/// Checks the selector of an object that creates what it selects.
+///
+/// # Errors
+///
+/// Fails if the selector is invalid or empty, so that it matches nothing: the object would create and release without
+/// end. The API refuses such objects; one can come from a time before that.
+pub(crate) fn check_selector<K: Resource<DynamicType = ()>>(
+    owner: &K,
+    selector: &LabelSelector,
+) -> Result<()> {
+    if parsed(selector).is_some() {
+        return Ok(());
+    }
+    let object = format!("{} {}", K::kind(&()), ObjectKey::of(owner));
+    Err(Error::Unusable { object, problem: "its label selector is invalid or empty".to_owned() })
 }
 
 /// Returns `true` if these labels contain each pair of a map selector. An empty selector matches nothing.

@@ -2,11 +2,14 @@
 //! nothing is left.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use apiserver_client::{Cache, Change, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
-use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use controllers_runtime::limits::MIN_BACKOFF;
+use controllers_runtime::{Attempt, Backoff, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
@@ -16,7 +19,7 @@ use tracing::debug;
 
 use crate::context::{Context, Tasks};
 use crate::discovery::{Kind, kinds};
-use crate::limits::{LIST_PAGE, NAMESPACE_PERIOD};
+use crate::limits::{LIST_PAGE, NAMESPACE_BACKOFF_MAX, NAMESPACE_PERIOD, NAMESPACE_PERIOD_MAX};
 use crate::meta::{is_deleted, namespace};
 use crate::patch;
 use crate::pods::Pod;
@@ -26,7 +29,8 @@ const FINALIZER: &str = "kubernetes";
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
-    let queue = WorkQueue::new("namespace");
+    let backoff = Backoff { min: MIN_BACKOFF, max: NAMESPACE_BACKOFF_MAX };
+    let queue = WorkQueue::with_backoff("namespace", backoff);
     let namespaces = context.informers.cache::<Namespace>();
     let pods = context.informers.cache::<Pod>();
     context.feed(tasks, &namespaces, &queue);
@@ -41,6 +45,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
         namespaces: namespaces.clone(),
+        pauses: Mutex::default(),
     };
     context.start(tasks, queue, controller, async move { namespaces.synced().await });
 }
@@ -49,6 +54,8 @@ struct Namespaces {
     client: Client,
     ambient: Ambient,
     namespaces: Cache<Namespace>,
+    /// Pauses after the last attempts.
+    pauses: Mutex<BTreeMap<ObjectKey, Duration>>,
 }
 
 /// Result of one attempt at emptying a namespace.
@@ -70,11 +77,23 @@ impl DeletionProgress {
     }
 }
 
+impl DeletionProgress {
+    /// Returns what has failed, if anything has.
+    fn problem(&self) -> Option<String> {
+        let discovery = self.undiscovered.clone().into_iter();
+        let problems: Vec<_> = discovery.chain(self.failures.iter().cloned()).collect();
+        (!problems.is_empty()).then(|| format!("it cannot be emptied: {}", problems.join(", ")))
+    }
+}
+
 impl Reconcile for Namespaces {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
-        let Some(found) = self.namespaces.get(key) else { return Ok(Outcome::Done) };
+        let Some(found) = self.namespaces.get(key) else {
+            self.pauses().remove(key);
+            return Ok(Outcome::Done);
+        };
         if !is_deleted(&found.metadata) {
             return Ok(Outcome::Done);
         }
@@ -95,13 +114,29 @@ impl Reconcile for Namespaces {
         if !progress.is_done() {
             patch::update_status(&api, &live, &noted).await?;
             debug!(namespace = key.name, ?progress, "the namespace is not empty yet");
-            return Ok(Outcome::After(NAMESPACE_PERIOD));
+            return match progress.problem() {
+                None => Ok(Outcome::After(self.pause(key))),
+                Some(problem) => Err(Error::Unusable { object: format!("namespace {key}"), problem }),
+            };
         }
         self.finalize(&api, live).await
     }
 }
 
 impl Namespaces {
+    fn pauses(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Duration>> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how long to wait for finalizers this time.
+    fn pause(&self, key: &ObjectKey) -> Duration {
+        let mut pauses = self.pauses();
+        let next = pauses.entry(key.clone()).or_insert(NAMESPACE_PERIOD);
+        let pause = *next;
+        *next = (pause * 2).min(NAMESPACE_PERIOD_MAX);
+        pause
+    }
+
     async fn finalize(&self, api: &Api<Namespace>, mut live: Namespace) -> Result<Outcome> {
         let name = live.name_any();
         if let Some(list) = live.spec.get_or_insert_default().finalizers.as_mut() {

@@ -103,26 +103,36 @@ impl Slices {
         slices
     }
 
-    /// Carries out all actions for a Service, also if one of them fails.
+    /// Carries out all actions for a Service, also if one of them fails; an error comes with the words of Kubernetes
+    /// about the first one that did.
     pub async fn execute(
         &self,
         service: &ObjectKey,
         actions: impl IntoIterator<Item = Action>,
-    ) -> Result<()> {
-        let mut results = Vec::new();
+    ) -> std::result::Result<(), (String, Error)> {
+        let (mut results, mut words) = (Vec::new(), None);
         for action in actions {
             let operation = match &action {
                 Action::Create(_) => "create",
                 Action::Update { .. } => "update",
                 Action::Delete(_) => "delete",
             };
+            let object = match &action {
+                Action::Create(_) => "EndpointSlice".to_owned(),
+                Action::Update { old: slice, .. } | Action::Delete(slice) => {
+                    format!("{} EndpointSlice", name(&slice.metadata))
+                }
+            };
             let result = self.carry_out(service, action).await;
-            if result.is_ok() {
-                self.metrics.count(self.changes, &[operation]);
+            match &result {
+                Ok(()) => self.metrics.count(self.changes, &[operation]),
+                Err(error) => drop(words.get_or_insert_with(|| {
+                    format!("failed to {operation} {object} for Service {service}: {}", error.api_message())
+                })),
             }
             results.push(result);
         }
-        Error::collect(results)
+        Error::collect(results).map_err(|error| (words.unwrap_or_default(), error))
     }
 
     async fn carry_out(&self, service: &ObjectKey, action: Action) -> Result<()> {

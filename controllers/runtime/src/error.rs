@@ -73,6 +73,15 @@ impl Error {
         }
     }
 
+    /// Returns `true` if the API has refused a request, so that nothing was written: it did not fail, and its answer was
+    /// not lost.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Several { .. } => false,
+            _ => self.code().is_some_and(|code| (400..500).contains(&code)),
+        }
+    }
+
     /// Returns the message of the API alone, as events show it.
     pub fn api_message(&self) -> String {
         match self {
@@ -141,6 +150,7 @@ mod tests {
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());
         assert!(refused(404, "NotFound").is_not_found());
+        assert!(refused(422, "Invalid").is_refusal() && !refused(500, "InternalError").is_refusal());
     }
 
     /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.

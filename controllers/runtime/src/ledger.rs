@@ -7,7 +7,7 @@ use apiserver_client::{Cache, Projection, version_of};
 use kube::Resource;
 use tokio::time::Instant;
 
-use crate::limits::UNSEEN_WRITE;
+use crate::limits::LOST_WRITE;
 
 /// The newest version of an object of one kind that was written for each key of a queue.
 ///
@@ -66,13 +66,13 @@ impl<K: Ord + Clone> Ledger<K> {
         }
     }
 
-    /// Returns `true` if the cache shows everything that was written for `key`. In an ordinary ledger, a write that the
-    /// cache has not shown within [`UNSEEN_WRITE`] no longer counts: its object may have been deleted before a new list.
+    /// Returns `true` if the cache shows everything that was written for `key`: its version, or a list that was requested
+    /// after it. In an ordinary ledger, a write that has not been shown within [`LOST_WRITE`] no longer counts.
     pub fn is_shown<T: Projection>(&self, key: &K, cache: &Cache<T>) -> bool {
         let mut entries = self.lock();
         let Some(entry) = entries.get(key) else { return true };
-        let given_up = self.gives_up && entry.since.elapsed() >= UNSEEN_WRITE;
-        let shown = given_up || cache.has_seen(entry.version);
+        let given_up = self.gives_up && entry.since.elapsed() >= LOST_WRITE;
+        let shown = given_up || cache.has_seen(entry.version) || cache.has_listed_since(entry.since);
         if shown && self.gives_up {
             entries.remove(key);
         }
@@ -115,7 +115,7 @@ mod tests {
         cache.apply(map("5"));
         assert!(ledger.is_shown(&"key", &cache));
         ledger.wrote(&"key", &map("9"));
-        tokio::time::sleep(UNSEEN_WRITE - Duration::from_secs(1)).await;
+        tokio::time::sleep(LOST_WRITE - Duration::from_secs(1)).await;
         assert!(!ledger.is_shown(&"key", &cache));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(ledger.is_shown(&"key", &cache));
@@ -132,7 +132,7 @@ mod tests {
         ledger.wrote(&key, &map("7"));
         ledger.wrote(&key, &map("5"));
         cache.apply(map("5"));
-        tokio::time::sleep(UNSEEN_WRITE * 10).await;
+        tokio::time::sleep(LOST_WRITE * 10).await;
         assert!(!ledger.is_shown(&key, &cache));
         cache.apply(map("7"));
         assert!(ledger.is_shown(&key, &cache) && ledger.is_certain(&key));

@@ -11,9 +11,14 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 
 /// Number of ready keys for which an empty queue may retain room.
 pub const READY_ROOM: usize = 1024;
+/// Number of keys of which one has failed before, while others wait: each fourth.
+pub const FAILED_SHARE: u64 = 4;
 
-/// Time after which a write that the cache has not shown no longer delays decisions.
+/// Longest pause between two looks at a cache that does not show yet what was written.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
+/// Time after which a write that neither a watch nor a list has shown no longer delays decisions. It is that of the
+/// expectations of Kubernetes.
+pub const LOST_WRITE: Duration = Duration::from_secs(300);
 
 /// Number of requests of one reconciliation that are made at the same time.
 pub const REQUESTS_IN_FLIGHT: usize = 64;

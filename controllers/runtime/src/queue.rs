@@ -5,6 +5,9 @@
 //!  ───────────────────▶ ready ───────────────▶ running ───────────────▶ (gone)
 //!  add_after, retry ▶ delayed ─due─▶ ready        │ added meanwhile: back to ready
 //! ```
+//!
+//! Keys whose last attempt has failed have a line of their own, which moves slower than that of the others: however many
+//! objects are broken, those that are not do not wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::durations::Durations;
-use crate::limits::{MAX_BACKOFF, MIN_BACKOFF, READY_ROOM};
+use crate::limits::{FAILED_SHARE, MAX_BACKOFF, MIN_BACKOFF, READY_ROOM, UNSEEN_WRITE};
 
 /// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +67,8 @@ pub struct QueueMetrics {
     pub longest: Duration,
 }
 
-/// A queue of keys. Clones share it. Keys come out in the order in which they became ready.
+/// A queue of keys. Clones share it. Keys come out in the order in which they became ready, and those that have failed
+/// after those that have not; but each [`FAILED_SHARE`]th that comes out is one that has failed, if there is one.
 ///
 /// It contains each distinct key at most a handful of times (ready, delayed, failed, running), so its memory
 /// is bounded by the number of objects.
@@ -85,9 +89,11 @@ struct Shared<K> {
 }
 
 struct State<K> {
-    /// Keys to hand out, oldest first.
+    /// Keys to hand out, oldest first: those that have not failed.
     ready: VecDeque<K>,
-    /// Keys that need to be processed, with the time since when: those in `ready`, and those added while they were
+    /// Keys to hand out, oldest first: those that had failed when they were added.
+    failed: VecDeque<K>,
+    /// Keys that need to be processed, with the time since when: those that are ready, and those added while they were
     /// running.
     dirty: BTreeMap<K, Instant>,
     /// Keys that are processed, with the time since when.
@@ -97,6 +103,8 @@ struct State<K> {
     due: BTreeMap<K, (Instant, u64)>,
     next_number: u64,
     failures: BTreeMap<K, u32>,
+    /// Numbers of looks at caches that were behind.
+    looks: BTreeMap<K, u32>,
     shut_down: bool,
     adds: u64,
     retries: u64,
@@ -115,12 +123,14 @@ impl<K: Ord + Clone> WorkQueue<K> {
     pub fn with_backoff(name: &'static str, backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
+            failed: VecDeque::new(),
             dirty: BTreeMap::new(),
             running: BTreeMap::new(),
             delayed: BTreeMap::new(),
             due: BTreeMap::new(),
             next_number: 0,
             failures: BTreeMap::new(),
+            looks: BTreeMap::new(),
             shut_down: false,
             adds: 0,
             retries: 0,
@@ -171,9 +181,23 @@ impl<K: Ord + Clone> WorkQueue<K> {
         pause
     }
 
+    /// Adds a key again whose cache is behind, after a delay that doubles each time up to [`UNSEEN_WRITE`].
+    pub fn look_again(&self, key: K) {
+        let pause = {
+            let mut state = self.lock();
+            let looks = state.looks.entry(key.clone()).or_insert(0);
+            let pause = self.0.backoff.pause(*looks).min(UNSEEN_WRITE);
+            *looks = looks.saturating_add(1);
+            pause
+        };
+        self.add_after(key, pause);
+    }
+
     /// Resets the back-off of a key after success, or if a retry is pointless.
     pub fn forget(&self, key: &K) {
-        self.lock().failures.remove(key);
+        let mut state = self.lock();
+        state.failures.remove(key);
+        state.looks.remove(key);
     }
 
     /// Returns the number of consecutive failures of a key.
@@ -195,7 +219,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
                 let now = Instant::now();
                 state.promote(now);
                 if let Some(key) = state.take(now) {
-                    if !state.ready.is_empty() || !state.delayed.is_empty() {
+                    if state.depth() > 0 || !state.delayed.is_empty() {
                         self.0.wake.notify_one();
                     }
                     return Some(Job { key, queue: self.clone() });
@@ -233,7 +257,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             adds: state.adds,
             retries: state.retries,
             taken: state.taken,
-            depth: state.ready.len(),
+            depth: state.depth(),
             delayed: state.delayed.len(),
             running: state.running.len(),
             waits: state.waits.clone(),
@@ -266,8 +290,18 @@ impl<K: Ord + Clone> State<K> {
         if self.running.contains_key(&key) {
             return false;
         }
-        self.ready.push_back(key);
+        self.push(key);
         true
+    }
+
+    fn push(&mut self, key: K) {
+        let line = if self.failures.contains_key(&key) { &mut self.failed } else { &mut self.ready };
+        line.push_back(key);
+    }
+
+    /// Returns the number of keys that are ready.
+    fn depth(&self) -> usize {
+        self.ready.len() + self.failed.len()
     }
 
     /// Returns `true` if this is now the earliest due time.
@@ -301,10 +335,16 @@ impl<K: Ord + Clone> State<K> {
     }
 
     fn take(&mut self, now: Instant) -> Option<K> {
-        let key = self.ready.pop_front()?;
-        if self.ready.is_empty() && self.ready.capacity() > READY_ROOM {
-            // What a burst took would never be used again in most queues.
-            self.ready = VecDeque::new();
+        let (mut first, mut second) = (&mut self.ready, &mut self.failed);
+        if (self.taken + 1).is_multiple_of(FAILED_SHARE) {
+            std::mem::swap(&mut first, &mut second);
+        }
+        let key = first.pop_front().or_else(|| second.pop_front())?;
+        for keys in [first, second] {
+            if keys.is_empty() && keys.capacity() > READY_ROOM {
+                // What a burst took would never be used again in most queues.
+                *keys = VecDeque::new();
+            }
         }
         if let Some(since) = self.dirty.remove(&key) {
             self.waits.observe(now.saturating_duration_since(since));
@@ -319,7 +359,7 @@ impl<K: Ord + Clone> State<K> {
             self.work.observe(now.saturating_duration_since(since));
         }
         if self.dirty.contains_key(key) && !self.shut_down {
-            self.ready.push_back(key.clone());
+            self.push(key.clone());
             return true;
         }
         false
@@ -446,6 +486,30 @@ mod tests {
         assert_eq!(queue.retry("a"), MAX_BACKOFF);
         queue.forget(&"a");
         assert_eq!(queue.retry("a"), MIN_BACKOFF);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_have_failed_wait_for_those_that_have_not_but_not_for_ever() {
+        let queue = WorkQueue::new("test");
+        for key in ["f1", "f2", "f3"] {
+            queue.retry(key);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for key in ["a", "b", "c", "d", "e", "f1"] {
+            queue.add(key);
+        }
+        assert_eq!(queue.metrics().delayed, 3);
+        let mut order = Vec::new();
+        for _ in 0..8 {
+            order.push(take(&queue).await);
+        }
+        assert_eq!(order, ["a", "b", "c", "f1", "d", "e", "f2", "f3"]);
+        assert!(queue.is_idle());
+        // One that was added before it failed, and has not failed since, is an ordinary one.
+        queue.forget(&"f1");
+        queue.add("f2");
+        queue.add("f1");
+        assert_eq!((take(&queue).await, take(&queue).await), ("f1", "f2"));
     }
 
     #[tokio::test(start_paused = true)]

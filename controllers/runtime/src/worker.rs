@@ -23,6 +23,9 @@ pub enum Outcome {
     Done,
     /// Reconcile again after this time at the latest.
     After(Duration),
+    /// A cache does not show yet what the server has: reconcile again after a short delay, which grows each time. What
+    /// the cache shows next usually triggers a reconciliation before that.
+    Behind,
 }
 
 /// Brings the state of an object closer to its specification.
@@ -83,6 +86,10 @@ async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
         queue.observe_computing(computing);
         match outcome {
             Ok(outcome) => {
+                if outcome == Outcome::Behind {
+                    queue.look_again(key.clone());
+                    continue;
+                }
                 queue.forget(key);
                 if let Outcome::After(delay) = outcome {
                     queue.add_after(key.clone(), delay);
@@ -223,6 +230,17 @@ mod tests {
         let flaky = Flaky::new(3, Outcome::Done);
         run_for(&flaky, Duration::from_secs(60)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 5, 15, 35]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_that_is_behind_is_looked_at_again_with_growing_delays() {
+        let flaky = Flaky::new(0, Outcome::Behind);
+        run_for(&flaky, Duration::from_secs(60)).await;
+        let calls = flaky.calls.lock().unwrap();
+        assert_eq!(calls[..5], [0, 5, 15, 35, 75]);
+        let pauses: Vec<_> = calls.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses.iter().max(), Some(&10_000));
+        assert!(calls.len() < 20, "{calls:?}");
     }
 
     #[test]

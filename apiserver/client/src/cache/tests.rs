@@ -1,5 +1,7 @@
+use super::follow::{apply_event, prepare};
 use super::*;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::watcher::Event;
 
 fn config_map(name: &str, version: &str) -> ConfigMap {
     let mut object = ConfigMap::default();
@@ -34,6 +36,20 @@ fn versions_are_seen_when_handlers_run_for_objects_lists_and_deletions() {
     apply_event(&cache, &mut list, Event::Delete(object("12")));
     assert!(cache.has_seen(12));
     assert_eq!(*lock(&seen), [true, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_shows_what_was_answered_before_it_was_requested() {
+    let (cache, mut list) = (Cache::<ConfigMap>::default(), Listing::default());
+    let pass = async || tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let before = Instant::now();
+    pass().await;
+    apply_event(&cache, &mut list, Event::Init);
+    pass().await;
+    let meanwhile = Instant::now();
+    assert!(!cache.has_listed_since(before), "it has not arrived");
+    apply_event(&cache, &mut list, Event::InitDone);
+    assert!(cache.has_listed_since(before) && !cache.has_listed_since(meanwhile));
 }
 
 #[test]

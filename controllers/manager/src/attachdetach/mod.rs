@@ -79,7 +79,7 @@ impl Reconcile for Attachments {
     async fn reconcile(&self, key: &String) -> Result<Outcome> {
         let attachments = &self.sources.attachments;
         if !self.written.is_shown(key, attachments) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         let mut view = self.sources.view(key);
         self.memories.recall(&mut view, Instant::now(), |version| attachments.has_seen(version));

@@ -18,7 +18,6 @@ use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::Owned;
-use crate::limits::STALE;
 use crate::meta::{controller_key, is_controlled_by, is_deleted, name, namespace, only_this, uid};
 use crate::metrics::{CRON_JOB_SKEW, Metrics};
 use crate::patch;
@@ -113,7 +112,7 @@ impl Reconcile for CronJobs {
         };
         let spec = &cron.spec;
         if !shown {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let jobs = self.jobs.controlled(uid(&cron.metadata));
         let mut status = cron.status.clone().unwrap_or_default();

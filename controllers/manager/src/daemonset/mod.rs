@@ -123,6 +123,7 @@ impl Reconcile for DaemonSets {
             self.recorder.warning(reference(set.as_ref()), "SelectingAll", message);
             return Ok(Outcome::Done);
         }
+        meta::check_selector(set.as_ref(), &spec.selector)?;
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below. The
         // arrival of what was written triggers a reconciliation; the time covers what never arrives.
         if !self.written.is_shown(key, self.pods.cache()) || !self.history.is_shown(key) {

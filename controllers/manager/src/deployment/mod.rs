@@ -18,6 +18,7 @@ use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, Wo
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Selector;
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -25,7 +26,7 @@ use crate::context::{Context, Tasks};
 use crate::index::{Owned, Pods, Selectors};
 use crate::meta::{self, controller_key, is_controlled_by, name, namespace, uid};
 use crate::pods::Pod;
-use crate::{limits, ownership, patch};
+use crate::{ownership, patch};
 use plan::{Action, Input, plan};
 
 /// Starts the controller.
@@ -104,6 +105,7 @@ impl Reconcile for Deployments {
             return Ok(Outcome::Done);
         };
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
+        meta::check_selector(deployment.as_ref(), &spec.selector)?;
         // Before the sets are listed: what has been seen by now is in the list. What arrives triggers the next
         // reconciliation.
         if !self.sizes.is_shown(key, self.sets.cache()) {
@@ -124,13 +126,15 @@ impl Reconcile for Deployments {
         let resizes = |action: &Action| matches!(action, Action::Create(_) | Action::Update { .. });
         if !self.sizes.is_certain(key) && plan.actions.iter().any(resizes) {
             if !self.shows_all(&deployment, &input.sets).await? {
-                return Ok(Outcome::After(limits::STALE));
+                return Ok(Outcome::Behind);
             }
             self.sizes.compared(key);
         }
         for action in plan.actions {
             if let Err(error) = self.execute(key, &deployment, action).await {
-                self.sizes.forget(key);
+                if !error.is_refusal() {
+                    self.sizes.forget(key);
+                }
                 return Err(error);
             }
         }
@@ -143,7 +147,11 @@ impl Deployments {
     /// while another one has grown unnoticed would exceed the surge.
     async fn shows_all(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Result<bool> {
         let name = name(&deployment.metadata);
-        let live = self.sets_of(deployment).list(&ListParams::default()).await;
+        // Sets with other labels are released, and count for neither side.
+        let selector =
+            deployment.spec.as_ref().and_then(|spec| Selector::try_from(spec.selector.clone()).ok());
+        let ours = selector.iter().fold(ListParams::default(), ListParams::labels_from);
+        let live = self.sets_of(deployment).list(&ours).await;
         let live = live.attempt(|| format!("list the replica sets of deployment {name}"))?;
         let sizes = |sets: &mut dyn Iterator<Item = &ReplicaSet>| -> BTreeMap<String, i32> {
             sets.filter(|set| is_controlled_by(&set.metadata, &deployment.metadata))
@@ -223,10 +231,7 @@ impl Deployments {
             Err(error) => error,
         };
         if !error.is_already_exists() {
-            let mut status = deployment.status.clone().unwrap_or_default();
-            let message = format!("{error}: {}", source(&error));
-            status::create_failed(&mut status, message, Time(self.ambient.now()));
-            self.write_status(deployment, status).await?;
+            self.report_refusal(deployment, set_name, &error).await;
             return Err(error);
         }
         let Some(live) = api.get_opt(set_name).await.attempt(|| format!("get replica set {set_name}"))?
@@ -249,6 +254,18 @@ impl Deployments {
         Err(error)
     }
 
+    /// Reports that the API has refused a ReplicaSet.
+    async fn report_refusal(&self, deployment: &Deployment, set: &str, error: &Error) {
+        let message = format!("Failed to create new replica set {set:?}: {}", error.api_message());
+        if status::has_progress_deadline(deployment) {
+            let mut status = deployment.status.clone().unwrap_or_default();
+            status::create_failed(&mut status, message.clone(), Time(self.ambient.now()));
+            // The refusal is the greater problem.
+            let _ = self.write_status(deployment, status).await;
+        }
+        self.recorder.warning(reference(deployment), "ReplicaSetCreateError", message);
+    }
+
     fn report_size(&self, deployment: &Deployment, set: &ReplicaSet, before: i32) {
         let size = strategy::set_replicas(set);
         if size == before {
@@ -262,8 +279,4 @@ impl Deployments {
             format!("Scaled {direction} replica set {set_name} from {before} to {size}"),
         );
     }
-}
-
-fn source(error: &Error) -> String {
-    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
 }

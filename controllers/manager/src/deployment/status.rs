@@ -226,6 +226,10 @@ fn report_failures(rollout: &mut Rollout<'_>) {
     }
 }
 
+pub(super) fn has_progress_deadline(deployment: &Deployment) -> bool {
+    deadline(deployment).is_some()
+}
+
 /// Returns how long an update may take without progress; `None` means forever.
 fn deadline(deployment: &Deployment) -> Option<Duration> {
     let seconds = deployment.spec.as_ref()?.progress_deadline_seconds?;

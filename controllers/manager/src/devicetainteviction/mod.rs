@@ -29,7 +29,7 @@ use self::rule::{Counts, Due};
 use crate::context::{Context, Tasks};
 use crate::device_claims::allocated;
 use crate::device_slices::{ByPlace, ByPool, Place, PoolId, PoolSlice, current};
-use crate::limits::{RULE_STATUS_PERIOD, STALE};
+use crate::limits::RULE_STATUS_PERIOD;
 use crate::meta::{is_deleted, name, namespace, only_this, uid};
 use crate::patch;
 use crate::pods::{Pod, put_disruption, until};
@@ -170,7 +170,7 @@ impl Evictions {
     async fn judge(&self, key: &Key, pod_key: &ObjectKey) -> Result<Outcome> {
         let pod = self.devices.pods.get(pod_key).filter(|pod| !is_deleted(&pod.metadata));
         if !self.deleted.is_shown(key, &self.devices.pods) {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let Some(pod) = pod else {
             self.memory().scheduled.remove(pod_key);
@@ -242,7 +242,7 @@ impl Evictions {
     async fn report(&self, key: &Key, rule: &str) -> Result<Outcome> {
         let Some(rules) = self.rules.get() else { return Ok(Outcome::Done) };
         if !self.written_rules.is_shown(key, rules) {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let Some(rule) = rules.get(&ObjectKey::new("", rule)) else {
             self.memory().evicted.remove(rule);

@@ -17,7 +17,6 @@ use super::plan::{Expected, Input, expected, failed, judge, needs_scale, overdue
 use super::report_several;
 use super::scales::{Scales, Sum, unusable};
 use crate::index::{Pods, Selectors};
-use crate::limits::STALE;
 use crate::meta::{is_deleted, name, namespace, uid};
 use crate::patch;
 use crate::pods::Pod;
@@ -54,7 +53,7 @@ impl Reconcile for Budgets {
             return Ok(Outcome::Done);
         };
         if !shown {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         match self.sync(key, &budget).await {
             // The budget has changed, or is gone. A status that is not of its present version must not be written.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{self, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 
-use crate::limits::{DISRUPTION_TARGET_TIMEOUT, STALE};
+use crate::limits::DISRUPTION_TARGET_TIMEOUT;
 use crate::meta::is_deleted;
 use crate::patch;
 use crate::pods::{Condition, Pod, until};
@@ -68,7 +68,7 @@ impl Reconcile for StaleTargets {
         };
         let Some(target) = target(&pod) else { return Ok(Outcome::Done) };
         if !shown {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let (now, end) = (self.ambient.now(), end(target));
         if end > now {

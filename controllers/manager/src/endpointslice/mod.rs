@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use controllers_runtime::limits::UNSEEN_WRITE;
 use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -39,6 +40,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         pods: context.pods.clone(),
         nodes: nodes.clone(),
         slices,
+        recorder: context.recorder.named("endpoint-slice-controller"),
         per_slice: context.config.slicing.per_slice,
         changes: Mutex::default(),
         metrics: context.config.metrics.clone(),
@@ -81,6 +83,7 @@ struct EndpointSlices {
     pods: Pods,
     nodes: Cache<Node>,
     slices: Slices,
+    recorder: Recorder,
     /// Maximum number of endpoints in a slice.
     per_slice: usize,
     /// The changes of each Service's pods that are in its slices.
@@ -119,7 +122,10 @@ impl Reconcile for EndpointSlices {
         let actions = place(&service, wanted, self.slices.of(key), trigger, self.per_slice);
         let done = self.slices.execute(key, actions).await;
         self.metrics.count(&SLICE_SYNCS, &[if done.is_ok() { "success" } else { "error" }]);
-        done.map(|()| Outcome::Done)
+        let Err((words, error)) = done else { return Ok(Outcome::Done) };
+        let message = format!("Error updating Endpoint Slices for Service {key}: {words}");
+        self.recorder.warning(reference(service.as_ref()), "FailedToUpdateEndpointSlices", message);
+        Err(error)
     }
 }
 

@@ -81,12 +81,13 @@ impl Reconcile for Mirror {
         let wanted = self.services.get(key).is_some_and(|service| !has_selector(&service));
         let endpoints = self.endpoints.get(key).filter(|endpoints| wanted && is_mirrored(endpoints));
         let Some(endpoints) = endpoints else {
-            self.slices.execute(key, existing.into_iter().map(Action::Delete)).await?;
+            let deleted = self.slices.execute(key, existing.into_iter().map(Action::Delete)).await;
+            deleted.map_err(|(_, error)| error)?;
             return Ok(Outcome::Done);
         };
         let plan = plan(&endpoints, existing, self.most);
         self.report(&endpoints, &plan);
-        self.slices.execute(key, plan.actions).await?;
+        self.slices.execute(key, plan.actions).await.map_err(|(_, error)| error)?;
         Ok(Outcome::Done)
     }
 }

@@ -1,12 +1,12 @@
 //! Watches the metadata of all kinds that can be deleted, while kinds come and go.
 
-use apiserver_client::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apiserver_client::{Change, is_expired, paced};
 use apiserver_meta::uid::Uid;
-use controllers_runtime::WorkQueue;
+use controllers_runtime::{Backoff, WorkQueue};
 use futures::StreamExt;
 use kube::api::DynamicObject;
 use kube::core::PartialObjectMeta;
@@ -23,10 +23,12 @@ use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
 use crate::meta::uid;
 use crate::metrics::GARBAGE_SYNC_ERRORS;
 
-/// Delay after a failed list or watch.
+/// Delay after a failed discovery.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Name of the kind of pods.
 const PODS: &str = "pods";
+/// Delays after failed lists and watches of a kind.
+const RETRY: Backoff = Backoff { min: PAUSE, max: Duration::from_secs(8) };
 /// Resources that have no owners or dependents and too many objects.
 const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
 
@@ -141,8 +143,11 @@ fn follow_pods(context: &Context, shared: &Arc<Shared>, kind: &Arc<Kind>) {
 }
 
 async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: CancellationToken) {
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(shared.client.clone(), &kind.resource);
-    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::all_with(paced(shared.client.clone()), &kind.resource);
+    let open = || watcher(api.clone(), watcher::Config::default());
+    let mut stream = std::pin::pin!(open());
+    let mut failures = 0;
     let mut listed = BTreeSet::new();
     let mut is_first = true;
     loop {
@@ -153,6 +158,9 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
         let Some(event) = event else { return };
         match event {
             Ok(event) => {
+                if !matches!(event, Event::Init) {
+                    failures = 0;
+                }
                 let whole = matches!(event, Event::InitDone);
                 apply_event(&shared, &kind, &mut listed, event);
                 if whole && std::mem::take(&mut is_first) {
@@ -161,7 +169,11 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
             }
             Err(error) => {
                 debug!(kind = kind.name(), error = &error as &dyn std::error::Error, "list or watch failed");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY.pause(failures)).await;
+                failures += 1;
+                if is_expired(&error) {
+                    stream.set(open());
+                }
             }
         }
     }

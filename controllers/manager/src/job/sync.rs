@@ -22,7 +22,6 @@ use super::template::new_pod;
 use super::unseen::{Awaited, Unseen};
 use super::{condition, finished, is_foreign};
 use crate::index::Pods;
-use crate::limits::STALE;
 use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
 use crate::metrics::{
     JOB_PODS_CREATED, JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics,
@@ -67,9 +66,10 @@ impl Reconcile for Jobs {
             return Ok(Outcome::Done);
         }
         if !shown {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let Some(selector) = &spec.selector else { return Ok(Outcome::Done) };
+        meta::check_selector(job.as_ref(), selector)?;
         let candidates = self.pods.concerned(&key.namespace, uid(&job.metadata), selector);
         let claims = meta::claim(&job.metadata, selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {

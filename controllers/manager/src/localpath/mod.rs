@@ -98,7 +98,7 @@ impl Reconcile for Provisioner {
             return Ok(Outcome::Done);
         };
         if !self.written.is_shown(key, &self.volumes) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         let class = self.classes.get(&ObjectKey::new("", volumes::claim_class(&claim)));
         let selected = volumes::selected_node(&claim).unwrap_or_default();
@@ -175,7 +175,7 @@ impl Reconcile for Remover {
             return Ok(Outcome::Done);
         }
         if !self.written.is_shown(key, &self.volumes) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         // What follows cannot be taken back, so that the server is asked for the volume as it is.
         let api: Api<PersistentVolume> = Api::all(self.client.clone());

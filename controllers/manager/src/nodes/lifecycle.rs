@@ -9,7 +9,7 @@ use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, Index, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::nodes;
-use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{self, Node, Taint};
@@ -217,10 +217,16 @@ impl Reconcile for Lifecycle {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let reported =
             nodes::condition(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
+        let grace = if reported { self.config.node_grace } else { self.config.node_startup_grace };
+        let mut silent = self.heartbeats.silence(&key.name);
+        if silent >= grace {
+            self.ask_for_heartbeat(&key.name).await?;
+            silent = self.heartbeats.silence(&key.name);
+        }
         let turn = self.turn(&node);
         let view = View {
-            silent: self.heartbeats.silence(&key.name),
-            grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },
+            silent,
+            grace,
             eviction: match turn {
                 Turn::Now => Eviction::Allowed,
                 Turn::Wait(_) => Eviction::Waits,
@@ -243,6 +249,16 @@ impl Reconcile for Lifecycle {
 }
 
 impl Lifecycle {
+    /// Records the last heartbeat that the API server has of a node. It is asked before a node is taken for lost: after a
+    /// partition on our side, the caches show all nodes as they were before it.
+    async fn ask_for_heartbeat(&self, node: &str) -> Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASES);
+        let live = leases.get_opt(node).await.attempt(|| format!("get the lease of node {node}"))?;
+        let renewed = live.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
+        self.heartbeats.record(node, renewed, |entry| &mut entry.lease);
+        Ok(())
+    }
+
     /// Asks whether the pods of a node may be evicted. Its object decides: the zones are judged by those of all nodes,
     /// and if several nodes are lost at once, each counts before the first is judged.
     fn turn(&self, node: &Node) -> Turn {

@@ -34,8 +34,8 @@ use self::volume::Volumes;
 use crate::context::{Context, Tasks};
 use crate::index::ByClaim;
 use crate::meta::{name, namespace};
+use crate::patch;
 use crate::pods::Pod;
-use crate::{limits, patch};
 
 /// Index of claims by the name of the volume that they are bound to or ask for.
 struct ByVolume;
@@ -281,11 +281,11 @@ impl Reconcile for Claims {
             return Ok(Outcome::Done);
         };
         if !shared.shows_claim(key) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         let named = volumes::volume_name(&claim);
         if !named.is_empty() && !shared.shows_volume(&ObjectKey::new("", named)) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         self.take_step(claim.as_ref()).await
     }

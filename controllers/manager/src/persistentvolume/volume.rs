@@ -10,7 +10,6 @@ use kube::Api;
 
 use super::plan::{self, VolumeStep};
 use super::{Shared, bind};
-use crate::limits;
 use crate::meta::{name, uid};
 
 /// Reconciles volumes.
@@ -32,7 +31,7 @@ impl Reconcile for Volumes {
         let is_stale =
             !shared.shows_volume(key) || claim.as_ref().is_some_and(|claim| !shared.shows_claim(claim));
         if is_stale {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         self.take_step(&volume).await?;
         Ok(Outcome::Done)

@@ -111,6 +111,7 @@ impl<K: Replicated> Reconcile for ReplicaSets<K> {
             return Ok(Outcome::Done);
         };
         let Some(selector) = set.selector().map(Selector::full) else { return Ok(Outcome::Done) };
+        meta::check_selector(set.as_ref(), &selector)?;
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below.
         let expectations_met = self.expectations.are_met(key);
         let candidates = self.pods.concerned(&key.namespace, uid(set.meta()), &selector);

@@ -167,7 +167,7 @@ impl Reconcile for Claims {
         let is_shown =
             self.written_claims.is_shown(key, &self.claims) && self.written_pods.is_shown(key, &self.pods);
         if !is_shown {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         let done = match key {
             Key::Pod(pod) => match self.pods.get(pod) {

@@ -20,7 +20,6 @@ use crate::context::{Context, Tasks};
 use crate::device_claims::allocated;
 use crate::device_slices::{ByDriver, ByPlace, ByPool, Place, PoolId, PoolSlice};
 use crate::discovery::wait_until_served;
-use crate::limits::STALE;
 use crate::meta::{name, only_this};
 use crate::patch;
 use crate::pods::until;
@@ -84,7 +83,7 @@ impl Reconcile for Pools {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(requests) = self.requests.get() else { return Ok(Outcome::Done) };
         if !self.answered.is_shown(key, requests) {
-            return Ok(Outcome::After(STALE));
+            return Ok(Outcome::Behind);
         }
         let Some(request) = requests.get(key) else { return Ok(Outcome::Done) };
         let now = self.ambient.now();

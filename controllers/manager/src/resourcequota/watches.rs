@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{ObjectKey, is_expired, paced};
+use controllers_runtime::Backoff;
 use futures::StreamExt;
 use kube::Api;
 use kube::api::DynamicObject;
@@ -26,8 +27,10 @@ const ROUND_PERIOD: Duration = Duration::from_secs(5);
 /// Time by which rounds may be early: four of them at once.
 const ROUND_BURST: Duration = Duration::from_secs(20);
 
-/// Delay after a failed discovery, list or watch.
+/// Delay after a failed discovery.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Delays after failed lists and watches of a kind.
+const RETRY: Backoff = Backoff { min: PAUSE, max: Duration::from_secs(8) };
 
 /// The kinds that can be counted, by name.
 #[derive(Default)]
@@ -124,8 +127,11 @@ fn reconcile(
 /// Records the objects of a kind in the books until the watch is cancelled.
 async fn follow(shared: Arc<Shared>, kind: Kind, cancelled: CancellationToken) {
     let name = kind.name();
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(shared.client.clone(), &kind.resource);
-    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::all_with(paced(shared.client.clone()), &kind.resource);
+    let open = || watcher(api.clone(), watcher::Config::default());
+    let mut stream = std::pin::pin!(open());
+    let mut failures = 0;
     let mut listed = BTreeSet::new();
     loop {
         let event = tokio::select! {
@@ -134,10 +140,19 @@ async fn follow(shared: Arc<Shared>, kind: Kind, cancelled: CancellationToken) {
             event = stream.next() => event,
         };
         match event {
-            Some(Ok(event)) => apply(&shared, &name, &mut listed, event),
+            Some(Ok(event)) => {
+                if !matches!(event, Event::Init) {
+                    failures = 0;
+                }
+                apply(&shared, &name, &mut listed, event);
+            }
             Some(Err(error)) => {
                 debug!(kind = name, error = &error as &dyn std::error::Error, "list or watch failed");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY.pause(failures)).await;
+                failures += 1;
+                if is_expired(&error) {
+                    stream.set(open());
+                }
             }
             None => return,
         }

@@ -111,8 +111,9 @@ impl Reconcile for StatefulSets {
             return Ok(Outcome::Done);
         };
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
+        meta::check_selector(set.as_ref(), &spec.selector)?;
         if !self.shows_all(key) {
-            return Ok(Outcome::After(limits::STALE));
+            return Ok(Outcome::Behind);
         }
         let revisions = self.history.claims(&set.metadata, &spec.selector);
         let pods = self.claim_pods(&set);

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::at;
 use super::scale::{scale_of, set_scale};
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
 const KINDS: &[(&str, &str, &str, bool)] = &[
@@ -102,11 +102,11 @@ struct Refused(u16, &'static str);
 
 /// Resource that a request refers to.
 #[derive(Default)]
-struct Target {
-    plural: String,
-    namespace: String,
-    name: String,
-    subresource: String,
+pub(super) struct Target {
+    pub plural: String,
+    pub namespace: String,
+    pub name: String,
+    pub subresource: String,
 }
 
 impl FakeApi {
@@ -202,7 +202,7 @@ impl FakeApi {
         self.state.lock().unwrap().lags.insert(plural.to_owned(), lag);
     }
 
-    async fn answer(&self, request: Request<Body>) -> Answer {
+    pub(super) async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
@@ -213,7 +213,9 @@ impl FakeApi {
             .unwrap_or_default()
             .split('&')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/")))
+            .map(|(key, value)| {
+                (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/").replace("%2C", ","))
+            })
             .collect();
         let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str());
         let beside = self.others.lock().unwrap().as_ref().and_then(|others| others(asked));
@@ -266,7 +268,7 @@ impl FakeApi {
         let since: u64 = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
         let fields = query.get("fieldSelector").cloned();
         let (api, grown) = (self.clone(), self.grown.subscribe());
-        let events = stream::unfold((0, grown), move |(from, mut grown)| {
+        let events = stream::unfold((0, grown), move |(mut from, mut grown)| {
             let (api, plural, fields) = (api.clone(), target.plural.clone(), fields.clone());
             async move {
                 loop {
@@ -289,6 +291,7 @@ impl FakeApi {
                     if !lines.is_empty() {
                         return Some((Ok(Frame::data(Bytes::from(lines))), (length, grown)));
                     }
+                    from = length;
                     grown.wait_for(|now| *now > length).await.ok()?;
                 }
             }
@@ -297,7 +300,7 @@ impl FakeApi {
     }
 }
 
-fn whole(code: u16, value: &Value) -> Answer {
+pub(super) fn whole(code: u16, value: &Value) -> Answer {
     let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
     Response::builder().status(code).body(body).unwrap()
 }
@@ -312,7 +315,7 @@ fn is_served(path: &str) -> bool {
     }
 }
 
-fn target(path: &str) -> Target {
+pub(super) fn target(path: &str) -> Target {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.drain(..if parts[0] == "api" { 2 } else { 3 });
     let mut target = Target::default();
@@ -336,6 +339,12 @@ fn selected(object: &Value, fields: Option<&str>) -> bool {
             None => object[field] == json!(value),
         }
     })
+}
+
+/// Returns `true` if an object has the labels of a selector of the form `a=b,c=d`; other forms select all.
+fn is_labelled(object: &Value, selector: &str) -> bool {
+    let mut pairs = selector.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.all(|(label, value)| label.contains(' ') || object["metadata"]["labels"][label] == value)
 }
 
 /// Applies a merge patch (RFC 7386).
@@ -413,13 +422,15 @@ impl State {
 
     fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Value {
         let fields = query.get("fieldSelector").map(String::as_str);
+        let labels = query.get("labelSelector").map_or("", String::as_str);
         let items: Vec<&Value> = self
             .objects
-            .iter()
-            .filter(|((plural, namespace, _), object)| {
-                *plural == target.plural
-                    && (target.namespace.is_empty() || *namespace == target.namespace)
+            .range((target.plural.clone(), target.namespace.clone(), String::new())..)
+            .take_while(|((plural, ..), _)| *plural == target.plural)
+            .filter(|((_, namespace, _), object)| {
+                (target.namespace.is_empty() || *namespace == target.namespace)
                     && selected(object, fields)
+                    && is_labelled(object, labels)
             })
             .map(|(_, object)| object)
             .collect();

@@ -2,11 +2,12 @@
 
 pub mod api;
 pub mod dice;
+pub mod faults;
 pub mod life;
 pub mod scale;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::Timestamp;
@@ -128,6 +129,34 @@ struct Counting(AtomicU64);
 impl Random for Counting {
     fn next_u64(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A clock that follows tokio's and can be set, as an administrator or NTP does. Clones share it.
+#[derive(Clone)]
+pub struct WallClock {
+    start: Instant,
+    ahead: Arc<AtomicI64>,
+}
+
+impl WallClock {
+    pub fn new() -> Self {
+        Self { start: Instant::now(), ahead: Arc::default() }
+    }
+
+    /// Sets it forward by a number of seconds, or back.
+    pub fn jump(&self, seconds: i64) {
+        self.ahead.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    pub fn ambient(&self) -> Ambient {
+        Ambient { clock: Arc::new(self.clone()), ..ambient() }
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        at(self.ahead.load(Ordering::Relaxed)) + self.start.elapsed()
     }
 }
 
