@@ -264,7 +264,7 @@ async fn world(seed: u64) -> World {
 
 #[tokio::test(start_paused = true)]
 async fn every_pod_counts_exactly_once_through_crashes_between_any_two_writes() {
-    for seed in crate::seeded::seeds(40) {
+    for seed in crate::seeded::seeds(200) {
         let mut world = world(seed).await;
         world
             .live(25, |world| {
@@ -304,7 +304,7 @@ async fn every_pod_counts_exactly_once_through_crashes_between_any_two_writes() 
 
 #[tokio::test(start_paused = true)]
 async fn no_finalizer_is_left_when_a_job_is_deleted_at_any_time() {
-    for seed in crate::seeded::seeds(15) {
+    for seed in crate::seeded::seeds(60) {
         let mut world = world(seed).await;
         let life = world.begin(40);
         for _ in 0..world.dice.below(20) {

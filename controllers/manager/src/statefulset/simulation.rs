@@ -18,7 +18,7 @@ use crate::pods::Pod;
 use crate::testing::dice::Dice;
 use crate::testing::{at, set_ready, slim, template, time};
 
-const LIVES: u64 = 24;
+const LIVES: u64 = 200;
 const TURNS: usize = 150;
 /// Turns without faults after which everything must be as wanted.
 const CALM_TURNS: usize = 80;
