@@ -44,6 +44,9 @@ pub const STALE: Duration = Duration::from_millis(20);
 /// Maximum number of names that are tried for a new ControllerRevision.
 pub const REVISION_NAMES: usize = 16;
 
+/// Pause before the Lease of a silent node is asked for again, after an error.
+pub const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
+
 /// Time for which a volume that no pod uses waits until an unhealthy node says that it is not in use; then it is
 /// detached anyway, which may lose what that node has not written.
 pub const UNMOUNT_WAIT: Duration = Duration::from_secs(6 * 60);

@@ -74,11 +74,14 @@ impl Error {
     }
 
     /// Returns `true` if the API has refused a request, so that nothing was written: it did not fail, and its answer was
-    /// not lost.
+    /// not lost. A conflict is no refusal: a client repeats what was answered with 429, 503 or 504, and the conflict may be
+    /// one with its own first attempt.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Several { .. } => false,
-            _ => self.code().is_some_and(|code| (400..500).contains(&code)),
+            _ => {
+                self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
+            }
         }
     }
 
@@ -150,7 +153,11 @@ mod tests {
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());
         assert!(refused(404, "NotFound").is_not_found());
-        assert!(refused(422, "Invalid").is_refusal() && !refused(500, "InternalError").is_refusal());
+        let refusals =
+            [(422, "Invalid"), (403, "Forbidden")].map(|(code, reason)| refused(code, reason).is_refusal());
+        assert_eq!(refusals, [true, true]);
+        let others = [(500, "InternalError"), (409, "Conflict"), (429, "TooManyRequests")];
+        assert_eq!(others.map(|(code, reason)| refused(code, reason).is_refusal()), [false; 3]);
     }
 
     /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.

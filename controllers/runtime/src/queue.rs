@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Keys whose last attempt has failed have a line of their own, which moves slower than that of the others: however many
-//! objects are broken, those that are not do not wait for them.
+//! objects are broken, those that are not do not wait for their retries.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

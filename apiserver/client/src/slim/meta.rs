@@ -10,6 +10,11 @@ use super::intern::FingerprintInterner;
 use super::time::OptionalTime;
 use crate::object::{Labels, Metadata};
 
+/// Sizes in bytes above which a map or a list, and a text, are not shared: an interner remembers values for a while after
+/// their last use, and tenants choose what is in them.
+const SHARED_BYTES: usize = 4096;
+const SHARED_TEXT: usize = 253;
+
 type Shared<T> = LazyLock<Mutex<Interner<T>>>;
 
 /// Names of namespaces and nodes.
@@ -45,13 +50,25 @@ impl Default for Meta {
 
 /// Returns the one copy of a text that many objects have, such as the name of a node.
 pub fn shared_text(text: &str) -> Arc<str> {
+    if text.len() > SHARED_TEXT {
+        return text.into();
+    }
     TEXTS.lock().unwrap_or_else(PoisonError::into_inner).intern(text)
 }
 
-/// Returns the one copy of a value that many objects have; `None` if it is empty.
-fn shared<T: Ord>(interner: &Shared<T>, value: Option<T>, is_empty: fn(&T) -> bool) -> Option<Arc<T>> {
-    let value = value.filter(|value| !is_empty(value))?;
-    Some(interner.lock().unwrap_or_else(PoisonError::into_inner).intern(value))
+/// Returns the one copy of a value that many objects have, or a copy of its own of one that is large; `None` if it has no
+/// bytes.
+fn shared<T: Ord>(interner: &Shared<T>, value: Option<T>, bytes: fn(&T) -> usize) -> Option<Arc<T>> {
+    let value = value?;
+    match bytes(&value) {
+        0 => None,
+        1..=SHARED_BYTES => Some(interner.lock().unwrap_or_else(PoisonError::into_inner).intern(value)),
+        _ => Some(Arc::new(value)),
+    }
+}
+
+fn bytes_of_labels(labels: &Labels) -> usize {
+    labels.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 fn set(text: &str) -> Option<String> {
@@ -66,13 +83,13 @@ impl From<ObjectMeta> for Meta {
             uid: own(meta.uid),
             resource_version: own(meta.resource_version),
             namespace: shared_text(meta.namespace.as_deref().unwrap_or_default()),
-            labels: shared(&LABELS, meta.labels, Labels::is_empty),
-            annotations: shared(&LABELS, meta.annotations, Labels::is_empty),
+            labels: shared(&LABELS, meta.labels, bytes_of_labels),
+            annotations: shared(&LABELS, meta.annotations, bytes_of_labels),
             owners: meta
                 .owner_references
                 .filter(|owners| !owners.is_empty())
                 .map(|owners| OWNERS.share(owners)),
-            finalizers: shared(&FINALIZERS, meta.finalizers, Vec::is_empty),
+            finalizers: shared(&FINALIZERS, meta.finalizers, |all| all.iter().map(String::len).sum()),
             generation: meta.generation.unwrap_or(0),
             created: meta.creation_timestamp.into(),
             deleted: meta.deletion_timestamp.into(),
@@ -181,6 +198,24 @@ mod tests {
         assert_eq!((slim.created(), slim.deleted()), (meta.created(), meta.deleted()));
         assert_eq!(slim.resource_version(), meta.resource_version());
         assert_eq!(Meta::default().to_api(), ObjectMeta::default());
+    }
+
+    #[test]
+    fn large_annotations_and_names_are_not_shared() {
+        let large = |bytes: usize| {
+            let annotations = Some([("a".to_owned(), "b".repeat(bytes))].into());
+            Meta::from(ObjectMeta { annotations, namespace: Some("n".repeat(bytes)), ..full() })
+        };
+        let same = |bytes: usize| {
+            let (a, b) = (large(bytes), large(bytes));
+            assert_eq!(a, b);
+            (
+                Arc::ptr_eq(a.annotations.as_ref().unwrap(), b.annotations.as_ref().unwrap()),
+                Arc::ptr_eq(&a.namespace, &b.namespace),
+            )
+        };
+        assert_eq!((same(SHARED_TEXT), same(SHARED_BYTES)), ((true, true), (false, false)));
+        assert_eq!(same(SHARED_BYTES - 1), (true, false));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl DaemonSets {
                     let message = format!("Created pod: {}", name(&pod.metadata));
                     self.recorder.normal(reference(view.set), "SuccessfulCreate", message);
                 }
-                Err(error) if error.is_namespace_terminating() => return Ok(()),
+                Err(error) if error.is_namespace_terminating() => {}
                 Err(error) => {
                     let message = format!("Error creating: {}", error.api_message());
                     self.recorder.warning(reference(view.set), "FailedCreate", message);

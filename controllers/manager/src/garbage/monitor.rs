@@ -116,7 +116,8 @@ fn reconcile_watches(
     *shared.kinds.lock().unwrap_or_else(PoisonError::into_inner) = collectable;
 }
 
-/// Takes pods, of which there are most, from the cache that all controllers share.
+/// Takes pods, of which there are most, from the cache that all controllers share. One that cannot be deserialized is not
+/// in it, and is not collected.
 fn follow_pods(context: &Context, shared: &Arc<Shared>, kind: &Arc<Kind>) {
     let (pods, shared, kind) = (context.pods.cache().clone(), Arc::clone(shared), Arc::clone(kind));
     let graph = Arc::clone(&shared);

@@ -15,6 +15,9 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Finalizer of an owner whose dependents are to be released first.
 pub(super) const ORPHAN: &str = "orphan";
 
+/// The length of the longest name (RFC 1123).
+const NAME_LENGTH: usize = 253;
+
 /// The deletion of an object, as far as it concerns the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deletion {
@@ -124,12 +127,17 @@ impl Objects {
         }
     }
 
+    /// Returns a shared copy of a text, unless it is longer than a name can be: tenants choose what is in a reference.
+    fn text(&mut self, text: &str) -> Arc<str> {
+        if text.len() > NAME_LENGTH { text.into() } else { self.texts.intern(text) }
+    }
+
     fn reference(&mut self, owner: &OwnerReference) -> Reference {
         Reference {
             uid: Uid::from(owner.uid.as_str()),
             name: owner.name.as_str().into(),
-            kind: self.texts.intern(owner.kind.as_str()),
-            api_version: self.texts.intern(owner.api_version.as_str()),
+            kind: self.text(&owner.kind),
+            api_version: self.text(&owner.api_version),
             block_owner_deletion: owner.block_owner_deletion,
             controller: owner.controller,
         }

