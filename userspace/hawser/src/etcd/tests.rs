@@ -1,6 +1,7 @@
 //! Real members on loopback addresses, with ports of their own.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use apiserver_store::Store;
 use apiserver_store::etcd::Etcd;
@@ -21,19 +22,24 @@ impl Drop for Running {
     }
 }
 
+/// Returns a port that nothing listens on, another one each time. It is below those that connections get by themselves: one
+/// of these could be taken before etcd listens on it.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + 10 * (std::process::id() % 1_000) as u16;
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap()
+}
+
 fn member(data: &Path, name: &str, ip: &str) -> Running {
-    let free = || {
-        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-        listener.local_addr().unwrap().port()
-    };
     Running(LocalEtcd {
         program: node::find_program("etcd").expect("etcd is installed: cargo xtask setup"),
         dir: data.join(DIR),
         pki: data.join(PKI),
         name: name.to_owned(),
         ip: ip.parse().unwrap(),
-        client_port: free(),
-        peer_port: free(),
+        client_port: free_port(),
+        peer_port: free_port(),
     })
 }
 
