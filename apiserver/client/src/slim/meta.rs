@@ -42,6 +42,14 @@ pub struct Meta {
     grace: i64,
 }
 
+impl Drop for Meta {
+    fn drop(&mut self) {
+        release(&LABELS, self.labels.take());
+        release(&LABELS, self.annotations.take());
+        release(&FINALIZERS, self.finalizers.take());
+    }
+}
+
 impl Default for Meta {
     fn default() -> Self {
         Self::from(ObjectMeta::default())
@@ -64,6 +72,14 @@ fn shared<T: Ord>(interner: &Shared<T>, value: Option<T>, bytes: fn(&T) -> usize
         0 => None,
         1..=SHARED_BYTES => Some(interner.lock().unwrap_or_else(PoisonError::into_inner).intern(value)),
         _ => Some(Arc::new(value)),
+    }
+}
+
+/// Drops a value, which the interner forgets if nobody else has it.
+fn release<T: Ord>(interner: &Shared<T>, value: Option<Arc<T>>) {
+    // One is here, and one in the interner; a large value is here alone.
+    if let Some(value) = value.filter(|value| Arc::strong_count(value) == 2) {
+        interner.lock().unwrap_or_else(PoisonError::into_inner).release(value);
     }
 }
 
@@ -216,6 +232,21 @@ mod tests {
         };
         assert_eq!((same(SHARED_TEXT), same(SHARED_BYTES)), ((true, true), (false, false)));
         assert_eq!(same(SHARED_BYTES - 1), (true, false));
+    }
+
+    #[test]
+    fn values_are_forgotten_with_the_last_object_that_has_them() {
+        let labels: Labels = [("only".to_owned(), "here".to_owned())].into();
+        let is_known = || {
+            let known = LABELS.lock().unwrap();
+            known.iter().any(|known| **known == labels)
+        };
+        let meta = || Meta::from(ObjectMeta { labels: Some(labels.clone()), ..full() });
+        let (first, second) = (meta(), meta());
+        drop(first);
+        assert!(is_known());
+        drop(second);
+        assert!(!is_known());
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Drop for Running {
 /// of these could be taken before etcd listens on it.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + 10 * (std::process::id() % 1_000) as u16;
+    let first = 20_000 + 10 * u16::try_from(std::process::id() % 1_000).unwrap();
     let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
     ports.find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap()
 }
