@@ -342,7 +342,7 @@ impl<K: Ord + Clone> State<K> {
         let key = first.pop_front().or_else(|| second.pop_front())?;
         for keys in [first, second] {
             if keys.is_empty() && keys.capacity() > READY_ROOM {
-                // What a burst took would never be used again in most queues.
+                // Most queues never again need the room that a burst took.
                 *keys = VecDeque::new();
             }
         }

@@ -261,6 +261,27 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_a_pod_stores_apart_are_not_read_in_its_specification() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for field in ["node_name", "hostname"] {
+            assert_eq!(
+                reads(&sources, &format!("spec().{field}"), &[]),
+                [""; 0],
+                "it is always absent there"
+            );
+        }
+        let templates = [
+            "daemonset/placement.rs",
+            "daemonset/template.rs",
+            "daemonset/tests.rs",
+            "pods/slim.rs",
+            "pods/slim_tests.rs",
+        ];
+        assert_eq!(reads(&sources, "node_affinity", &templates), [""; 0], "a pod has only its pin");
+        assert!(is_read("pod.spec().node_name.as_deref()", "spec().node_name"));
+    }
+
+    #[test]
     fn reduction_clears_exactly_the_fields_of_the_list() {
         let fields = |pod: &v1::Pod| {
             let mut found = BTreeSet::new();

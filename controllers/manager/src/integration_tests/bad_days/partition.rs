@@ -21,7 +21,7 @@ async fn after_a_partition_caches_come_to_the_truth_and_nothing_wrong_was_done()
         ("requests hang", Fault::of(Failure::Silence, PARTITION)),
         ("requests fail", Fault::of(Failure::Broken, PARTITION)),
         ("requests arrive late", Fault::of(Failure::Late, PARTITION)),
-        // What is written meanwhile arrives, and the caches show nothing of it.
+        // Writes arrive meanwhile, and the caches show nothing of them.
         ("watches are silent", watches(Failure::Silence)),
         ("watches are late", watches(Failure::Late)),
         // The Job is seen, and its pods are not.
