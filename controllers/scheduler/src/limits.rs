@@ -12,3 +12,12 @@ pub const MAX_PARKED: Duration = Duration::from_secs(300);
 pub const VOLUMES_BOUND: Duration = Duration::from_secs(600);
 /// Longest wait for a change while no pod waits for a time.
 pub const IDLE: Duration = Duration::from_secs(3600);
+/// Changes of nodes that are remembered for the views of templates: a view that has not been used for so many changes is
+/// computed anew, which costs as much as some thousand changed nodes.
+pub const CHANGES: usize = 16_384;
+/// Templates whose views of the nodes are cached: at 5,000 nodes, each takes some 200 kB.
+pub const VIEWS: usize = 64;
+/// Nodes up to which those that a pod is restricted to are checked one by one, without a view.
+pub const FEW_NODES: usize = 16;
+/// Feasible nodes below which no sampling takes place (`minFeasibleNodesToFind` of kube-scheduler).
+pub const MIN_FEASIBLE_NODES: usize = 100;

@@ -1,45 +1,28 @@
 //! The plugins, each at the extension points that it has in Kubernetes.
 
-mod affinity;
-mod fit;
-mod images;
-mod node;
-mod ports;
-mod spread;
-mod taints;
-mod volumes;
+mod node_name;
+mod node_unschedulable;
 
-pub use affinity::NodeAffinity;
-pub use fit::{BalancedAllocation, Fit};
-pub use images::ImageLocality;
-pub use node::{NodeName, NodeUnschedulable};
-pub use ports::NodePorts;
-pub use spread::TopologySpread;
-pub use taints::TaintToleration;
-pub use volumes::VolumeBinding;
+pub use self::node_name::NodeName;
+pub use self::node_unschedulable::NodeUnschedulable;
+use crate::framework::{Plugin, Profile, Sampling};
 
-use crate::framework::Profile;
-
-/// The default profile, with the weights of kube-scheduler.
+/// Returns the default profile, with the order and the weights of kube-scheduler.
 pub fn default_profile() -> Profile {
+    let plugins: Vec<(Box<dyn Plugin>, i64)> =
+        vec![(Box::new(NodeUnschedulable), 0), (Box::new(NodeName), 0)];
+    let all: Vec<usize> = (0..plugins.len()).collect();
+    let score = plugins.iter().enumerate().filter(|(_, (_, weight))| *weight > 0);
     Profile {
-        filters: vec![
-            Box::new(NodeUnschedulable),
-            Box::new(NodeName),
-            Box::new(TaintToleration),
-            Box::new(NodeAffinity),
-            Box::new(NodePorts),
-            Box::new(Fit),
-            Box::new(VolumeBinding),
-            Box::new(TopologySpread),
-        ],
-        scores: vec![
-            (Box::new(TaintToleration), 3),
-            (Box::new(NodeAffinity), 2),
-            (Box::new(Fit), 1),
-            (Box::new(BalancedAllocation), 1),
-            (Box::new(TopologySpread), 2),
-            (Box::new(ImageLocality), 1),
-        ],
+        name: "default-scheduler".to_owned(),
+        pre_enqueue: all.clone(),
+        pre_filter: all.clone(),
+        filter: all.clone(),
+        post_filter: all.clone(),
+        score: score.map(|(index, (_, weight))| (index, *weight)).collect(),
+        reserve: all.clone(),
+        pre_bind: all,
+        sampling: Sampling::All,
+        plugins: plugins.into_iter().map(|(plugin, _)| plugin).collect(),
     }
 }

@@ -1,0 +1,125 @@
+//! Nodes, and what runs on them.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use apiserver_client::{Labels, Projection};
+use apiserver_meta::host_ports::HostPort;
+use apiserver_meta::quantity;
+use k8s_openapi::api::core::v1::{self, Taint};
+
+use super::NodeId;
+use crate::pod::PodInfo;
+use crate::resources::{Resources, Scored};
+
+/// A node with what scheduling reads of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeFacts {
+    pub name: Arc<str>,
+    pub labels: Labels,
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    pub allocatable: Resources,
+    /// Number of pods that the node can run.
+    pub max_pods: i64,
+    /// Size of each image in bytes, by each of its names.
+    pub images: BTreeMap<String, i64>,
+    /// `status.declaredFeatures`.
+    pub features: Vec<String>,
+}
+
+impl NodeFacts {
+    pub fn parse(node: v1::Node) -> Self {
+        let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
+        let allocatable = status.allocatable.unwrap_or_default();
+        let images = status.images.unwrap_or_default().into_iter().flat_map(|image| {
+            let size = image.size_bytes.unwrap_or_default();
+            image.names.unwrap_or_default().into_iter().map(move |name| (name, size))
+        });
+        Self {
+            name: node.metadata.name.unwrap_or_default().into(),
+            labels: node.metadata.labels.unwrap_or_default(),
+            unschedulable: spec.unschedulable.unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default(),
+            max_pods: allocatable.get("pods").and_then(quantity::read).map_or(0, quantity::Quantity::value),
+            allocatable: Resources::parse(&allocatable),
+            images: images.collect(),
+            features: status.declared_features.unwrap_or_default(),
+        }
+    }
+}
+
+impl Projection for NodeFacts {
+    type Object = v1::Node;
+
+    fn project(node: v1::Node) -> Self {
+        Self::parse(node)
+    }
+
+    fn names(&self) -> (&str, &str) {
+        ("", &self.name)
+    }
+
+    fn is_version_of(&self, other: &Self) -> bool {
+        self == other
+    }
+}
+
+/// A node of the [`Cluster`](super::Cluster) with the pods that run or will run on it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub id: NodeId,
+    pub facts: Arc<NodeFacts>,
+    /// The Node object exists; pods may be known earlier.
+    pub is_known: bool,
+    pub pods: Vec<Arc<PodInfo>>,
+    /// Sum of the requests of `pods`.
+    pub requested: Resources,
+    pub scored: Scored,
+    /// Host ports of `pods`.
+    pub ports: Vec<HostPort>,
+}
+
+impl Deref for Node {
+    type Target = NodeFacts;
+
+    fn deref(&self) -> &NodeFacts {
+        &self.facts
+    }
+}
+
+impl Node {
+    pub fn new(id: NodeId, name: &Arc<str>) -> Self {
+        Self {
+            id,
+            facts: Arc::new(NodeFacts { name: Arc::clone(name), ..NodeFacts::default() }),
+            is_known: false,
+            pods: Vec::new(),
+            requested: Resources::default(),
+            scored: Scored::default(),
+            ports: Vec::new(),
+        }
+    }
+
+    pub fn add_pod(&mut self, pod: &Arc<PodInfo>) {
+        self.requested.add(pod.requests());
+        self.scored.add(pod.scored());
+        self.ports.extend(pod.spec.host_ports.iter().cloned());
+        self.pods.push(Arc::clone(pod));
+    }
+
+    /// Removes a pod, and returns it if it was here.
+    pub fn remove_pod(&mut self, pod: &PodInfo) -> Option<Arc<PodInfo>> {
+        let place = self.pods.iter().position(|other| other.uid == pod.uid)?;
+        let pod = self.pods.swap_remove(place);
+        self.requested.subtract(pod.requests());
+        self.scored.subtract(pod.scored());
+        for port in &pod.spec.host_ports {
+            if let Some(place) = self.ports.iter().position(|other| other == port) {
+                self.ports.swap_remove(place);
+            }
+        }
+        Some(pod)
+    }
+}

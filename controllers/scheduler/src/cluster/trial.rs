@@ -1,0 +1,62 @@
+//! Placements that are tried out and undone.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::{Cluster, NodeId};
+use crate::pod::PodInfo;
+
+/// A cluster with pods added and removed for a while. Dropping it undoes the changes in reverse.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    cluster: &'a mut Cluster,
+    undo: Vec<Step>,
+}
+
+/// A change to undo.
+#[derive(Debug)]
+enum Step {
+    Remove(Arc<PodInfo>, NodeId),
+    Put(Arc<PodInfo>, NodeId),
+}
+
+impl<'a> Trial<'a> {
+    pub(super) fn new(cluster: &'a mut Cluster) -> Self {
+        Self { cluster, undo: Vec::new() }
+    }
+
+    /// Counts a pod on a node that exists, and that it is not counted on.
+    pub fn add(&mut self, pod: &Arc<PodInfo>, node: NodeId) {
+        self.cluster.put(pod, node);
+        self.undo.push(Step::Remove(Arc::clone(pod), node));
+    }
+
+    /// Removes a pod from the node that it is counted on.
+    pub fn remove(&mut self, pod: &PodInfo) {
+        let Some(node) = self.cluster.place_of(pod) else { return };
+        if let Some(pod) = self.cluster.take(pod, node) {
+            self.undo.push(Step::Put(pod, node));
+        }
+    }
+}
+
+impl Deref for Trial<'_> {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        self.cluster
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        while let Some(step) = self.undo.pop() {
+            match step {
+                Step::Remove(pod, node) => {
+                    self.cluster.take(&pod, node);
+                }
+                Step::Put(pod, node) => self.cluster.put(&pod, node),
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The scheduling framework: plugins, the profiles that list them, and the attempt to find a node for a pod.
+//!
+//! Kubernetes runs each plugin on each node for each pod. Here a plugin says what its answers depend on. Those that depend
+//! on a node and on a pod's template alone are cached for all pods of the template ([`Views`]), and computed anew for nodes
+//! that have changed. Those that depend on more work on the set of the nodes that are left. Words are made only when no
+//! node is left.
+
+mod attempt;
+mod diagnosis;
+mod event;
+mod plugin;
+mod profile;
+mod view;
+
+pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, find_feasible, score};
+pub use self::diagnosis::Diagnosis;
+pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
+pub use self::plugin::{
+    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, Refusal,
+};
+pub use self::profile::{Profile, Sampling};
+pub use self::view::Views;

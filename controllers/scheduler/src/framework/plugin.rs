@@ -1,0 +1,202 @@
+//! What a plugin can do, by extension points of the scheduling framework.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::event::{Change, Event, Hint};
+use crate::cluster::{Cluster, Node, NodeId, NodeSet};
+use crate::pod::{PodInfo, PodSpec};
+
+/// Highest score of a node before weights.
+pub const MAX_SCORE: i64 = 100;
+
+/// Why a plugin refuses, as far as it matters to what happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Code {
+    /// `Unschedulable`: the removal of pods may help.
+    Unschedulable,
+    /// `UnschedulableAndUnresolvable`: no removal of pods helps.
+    Unresolvable,
+    /// `Pending`: the pod waits for somebody else, not for room.
+    Pending,
+    /// `Error`: the attempt has failed, and is repeated after a pause.
+    Error,
+}
+
+/// The answer of a plugin that refuses a node, or the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: Code,
+    /// Name of the plugin; the framework sets it.
+    pub plugin: &'static str,
+    /// Reasons in the words of Kubernetes.
+    pub reasons: Vec<String>,
+}
+
+impl Refusal {
+    pub fn new(code: Code, reason: impl Into<String>) -> Self {
+        Self { code, plugin: "", reasons: vec![reason.into()] }
+    }
+
+    pub fn unschedulable(reason: impl Into<String>) -> Self {
+        Self::new(Code::Unschedulable, reason)
+    }
+
+    pub fn unresolvable(reason: impl Into<String>) -> Self {
+        Self::new(Code::Unresolvable, reason)
+    }
+
+    /// Returns the refusal as one of this plugin.
+    pub fn by(self, plugin: &'static str) -> Self {
+        Self { plugin, ..self }
+    }
+
+    /// Returns the reasons as one text.
+    pub fn message(&self) -> String {
+        self.reasons.join(", ")
+    }
+}
+
+/// A filter that was prepared for one pod.
+pub trait NodeFilter {
+    /// Returns `true` if the node is feasible.
+    fn passes(&self, node: &Node) -> bool;
+
+    /// Returns why a node that does not pass is infeasible.
+    fn refusal(&self, node: &Node) -> Refusal;
+
+    /// Removes the nodes that do not pass.
+    fn restrict(&self, cluster: &Cluster, nodes: &mut NodeSet) {
+        nodes.retain(|id| self.passes(cluster.node(id)));
+    }
+}
+
+/// What a plugin says of a pod before nodes are looked at, from what is in the whole cluster.
+pub enum PreFilter<'a> {
+    /// The plugin does not apply to the pod.
+    Skip,
+    /// No node is feasible.
+    Refuse(Refusal),
+    /// Only nodes with these names can be feasible (`PreFilterResult`); the plugin has nothing more to check.
+    Only(BTreeSet<Arc<str>>),
+    Filter {
+        /// If set, only nodes with these names can be feasible.
+        only: Option<BTreeSet<Arc<str>>>,
+        filter: Box<dyn NodeFilter + 'a>,
+    },
+}
+
+/// How raw scores become scores from 0 to [`MAX_SCORE`], over the feasible nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalize {
+    /// They are such scores already.
+    Identity,
+    /// The greatest becomes [`MAX_SCORE`], others in proportion; all 0 if all are 0.
+    Greatest,
+    /// The greatest becomes 0, and 0 becomes [`MAX_SCORE`].
+    Least,
+}
+
+impl Normalize {
+    /// Replaces raw scores, which are not negative, by scores (`DefaultNormalizeScore`).
+    pub fn apply(self, scores: &mut [i64]) {
+        let max = scores.iter().copied().max().unwrap_or_default();
+        let scale = |score: i64| if max == 0 { 0 } else { score * MAX_SCORE / max };
+        match self {
+            Self::Identity => {}
+            Self::Greatest => scores.iter_mut().for_each(|score| *score = scale(*score)),
+            Self::Least => scores.iter_mut().for_each(|score| *score = MAX_SCORE - scale(*score)),
+        }
+    }
+}
+
+/// Raw scores of nodes that depend on a pod's template and on the node alone.
+pub struct NodeScore<'a> {
+    pub raw: Box<dyn Fn(&Node) -> i64 + 'a>,
+    pub normalize: Normalize,
+}
+
+impl fmt::Debug for NodeScore<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeScore").field("normalize", &self.normalize).finish_non_exhaustive()
+    }
+}
+
+/// What is to be written before the pod is bound: a plan that the plugin made and its edge carries out.
+pub type PreBind = Box<dyn Any + Send>;
+
+/// A plugin. Each method is an extension point; the default does nothing.
+pub trait Plugin: Send + Sync {
+    /// Returns the plugin's name in the scheduler's configuration, such as `NodeResourcesFit`.
+    fn name(&self) -> &'static str;
+
+    /// Returns why a pod must not be attempted yet (PreEnqueue).
+    fn pre_enqueue(&self, _pod: &PodInfo, _cluster: &Cluster) -> Option<Refusal> {
+        None
+    }
+
+    /// Adds what the plugin wants counted for the pod to the cluster's indexes. Called before each attempt.
+    fn register(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    /// Prepares a filter whose answers depend on the template, the node and [`Self::epoch`] alone; `None` if it passes
+    /// all nodes. The answers are cached.
+    fn node_filter<'a>(
+        &'a self,
+        _spec: &'a PodSpec,
+        _cluster: &'a Cluster,
+    ) -> Option<Box<dyn NodeFilter + 'a>> {
+        None
+    }
+
+    /// Prepares a filter whose answers depend on more than a template and a node (PreFilter and Filter).
+    fn pre_filter<'a>(&'a self, _pod: &'a PodInfo, _cluster: &'a Cluster) -> PreFilter<'a> {
+        PreFilter::Skip
+    }
+
+    /// Prepares scores that depend on the template, the node and [`Self::epoch`] alone; `None` if the plugin has nothing to
+    /// say of the pod. The scores are cached.
+    fn node_score<'a>(&'a self, _spec: &'a PodSpec, _cluster: &'a Cluster) -> Option<NodeScore<'a>> {
+        None
+    }
+
+    /// Returns normalized scores of the feasible nodes, in their order, which depend on more than a template and a node;
+    /// `None` if the plugin has nothing to say of the pod (PreScore, Score and NormalizeScore).
+    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _feasible: &[NodeId]) -> Option<Vec<i64>> {
+        None
+    }
+
+    /// Returns a number that changes when cached answers of [`Self::node_filter`] and [`Self::node_score`] for nodes that
+    /// have not changed are no longer true.
+    fn epoch(&self, _cluster: &Cluster) -> u64 {
+        0
+    }
+
+    /// Reserves what the pod takes on a node besides its requests, and returns what is to be written for it.
+    ///
+    /// # Errors
+    ///
+    /// Refuses if that can no longer be had; nothing is reserved then.
+    fn reserve(
+        &self,
+        _pod: &PodInfo,
+        _node: NodeId,
+        _cluster: &mut Cluster,
+    ) -> Result<Option<PreBind>, Refusal> {
+        Ok(None)
+    }
+
+    /// Undoes [`Self::reserve`]. May be called for what was not reserved.
+    fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    /// Returns the events that may make a pod schedulable which the plugin has refused.
+    fn events(&self) -> Vec<Event> {
+        Vec::new()
+    }
+
+    /// Returns whether a change, which is one of [`Self::events`], may make the refused pod schedulable (QueueingHint).
+    fn hint(&self, _pod: &PodInfo, _change: &Change<'_>, _cluster: &Cluster) -> Hint {
+        Hint::Queue
+    }
+}

@@ -1,0 +1,244 @@
+//! Pods as the scheduler stores them: the fields that scheduling reads, parsed once for all pods of a template.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
+use apiserver_client::{Labels, Metadata, ObjectKey, Projection};
+use apiserver_meta::host_ports::{HostPort, host_ports};
+use apiserver_meta::pods::{condition, is_finished};
+use apiserver_meta::resources::{effective_requests, pod_requests};
+use apiserver_meta::uid::Uid;
+use k8s_openapi::api::core::v1::{
+    self, Container, NodeSelector, NodeSelectorTerm, PodAffinityTerm, PodExtendedResourceClaimStatus,
+    PodResourceClaimStatus, PreferredSchedulingTerm, Volume, WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use crate::resources::{Resources, Scored};
+
+mod reduce;
+#[cfg(test)]
+mod tests;
+
+/// The `schedulerName` of pods that name none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
+static SPECS: FingerprintInterner<PodSpec> = FingerprintInterner::new();
+static VOLUMES: FingerprintInterner<Vec<Volume>> = FingerprintInterner::new();
+static IDS: AtomicU64 = AtomicU64::new(0);
+
+/// Identifies a [`PodSpec`] within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SpecId(u64);
+
+/// What scheduling reads of a pod's specification. Pods of one template share it: what differs between them (node, volumes,
+/// the node that a pod of a DaemonSet is for) is in [`PodInfo`].
+#[derive(Debug, Serialize)]
+pub struct PodSpec {
+    /// The fields that are read, and no others.
+    pub source: v1::PodSpec,
+    #[serde(skip)]
+    parsed: OnceLock<Parsed>,
+}
+
+impl PartialEq for PodSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Deref for PodSpec {
+    type Target = Parsed;
+
+    fn deref(&self) -> &Parsed {
+        self.parsed.get_or_init(|| Parsed::of(&self.source))
+    }
+}
+
+/// The parsed form of a [`PodSpec`].
+#[derive(Debug)]
+pub struct Parsed {
+    pub id: SpecId,
+    pub scheduler: Arc<str>,
+    pub priority: i32,
+    /// `preemptionPolicy` is `Never`.
+    pub never_preempts: bool,
+    /// Requests that must fit (KEP-753, KEP-2837), overhead included.
+    pub requests: Resources,
+    pub scored: Scored,
+    pub host_ports: Vec<HostPort>,
+    /// Images of init containers and containers.
+    pub images: Vec<String>,
+    pub node_affinity: Option<NodeSelector>,
+    pub preferred_nodes: Vec<PreferredSchedulingTerm>,
+    pub affinity: PodTerms,
+    pub anti_affinity: PodTerms,
+}
+
+/// Terms of `podAffinity` or `podAntiAffinity`.
+#[derive(Debug, Default)]
+pub struct PodTerms {
+    pub required: Vec<PodAffinityTerm>,
+    pub preferred: Vec<WeightedPodAffinityTerm>,
+}
+
+impl Parsed {
+    fn of(spec: &v1::PodSpec) -> Self {
+        let affinity = spec.affinity.clone().unwrap_or_default();
+        let nodes = affinity.node_affinity.unwrap_or_default();
+        let (with, without) =
+            (affinity.pod_affinity.unwrap_or_default(), affinity.pod_anti_affinity.unwrap_or_default());
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        Self {
+            id: SpecId(IDS.fetch_add(1, Ordering::Relaxed)),
+            scheduler: shared_text(spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER)),
+            priority: spec.priority.unwrap_or_default(),
+            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
+            requests: Resources::collect(pod_requests(spec)),
+            scored: reduce::scored(spec),
+            host_ports: host_ports(spec).collect(),
+            images: containers.filter_map(|container| container.image.clone()).collect(),
+            node_affinity: nodes.required_during_scheduling_ignored_during_execution,
+            preferred_nodes: nodes.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+            affinity: PodTerms {
+                required: with.required_during_scheduling_ignored_during_execution.unwrap_or_default(),
+                preferred: with.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+            },
+            anti_affinity: PodTerms {
+                required: without.required_during_scheduling_ignored_during_execution.unwrap_or_default(),
+                preferred: without.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+            },
+        }
+    }
+}
+
+/// Requests of a pod whose containers are being resized.
+#[derive(Debug, PartialEq)]
+pub struct Resized {
+    pub requests: Resources,
+    pub scored: Scored,
+}
+
+/// What the status of a pod says of its device claims.
+#[derive(Debug, Default, PartialEq)]
+pub struct ClaimStatuses {
+    pub claims: Vec<PodResourceClaimStatus>,
+    pub extended: Option<PodExtendedResourceClaimStatus>,
+}
+
+/// A pod with what scheduling reads.
+#[derive(Debug)]
+pub struct PodInfo {
+    /// Without annotations and finalizers.
+    pub metadata: Meta,
+    pub uid: Uid,
+    pub spec: Arc<PodSpec>,
+    /// The node that the pod is bound to.
+    pub node: Option<Arc<str>>,
+    /// The only node that the pod may run on, by a node affinity for the field `metadata.name`, as pods of DaemonSets
+    /// have it.
+    pub pinned_to: Option<Arc<str>>,
+    /// Volumes that scheduling depends on: claims, ephemeral and CSI volumes, and disks that only one node can attach.
+    pub volumes: Arc<Vec<Volume>>,
+    /// `status.nominatedNodeName`.
+    pub nominated: Option<Arc<str>>,
+    /// The pod has succeeded or failed, so that it uses nothing any more.
+    pub is_finished: bool,
+    /// The condition `DisruptionTarget` says that the scheduler has preempted the pod.
+    pub is_preempted: bool,
+    /// `status.startTime`.
+    pub started: OptionalTime,
+    /// Reason and message of the condition `PodScheduled`, if it is `False`.
+    pub refusal: Option<Box<(String, String)>>,
+    pub resized: Option<Box<Resized>>,
+    pub claims: Option<Box<ClaimStatuses>>,
+}
+
+impl PodInfo {
+    pub fn parse(pod: v1::Pod) -> Self {
+        let finished = is_finished(&pod);
+        let resized = reduce::resized(&pod).map(Box::new);
+        let refusal = condition(&pod, "PodScheduled")
+            .filter(|condition| condition.status == "False")
+            .map(|c| Box::new((c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default())));
+        let is_preempted = condition(&pod, "DisruptionTarget").is_some_and(|condition| {
+            condition.status == "True" && condition.reason.as_deref() == Some("PreemptionByScheduler")
+        });
+        let (mut spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+        let text = |name: Option<String>| name.filter(|name| !name.is_empty()).as_deref().map(shared_text);
+        let node = text(spec.node_name.take());
+        let pinned_to = reduce::take_pin(&mut spec).as_deref().map(shared_text);
+        let volumes = reduce::volumes(spec.volumes.take().unwrap_or_default());
+        let claims = ClaimStatuses {
+            claims: status.resource_claim_statuses.unwrap_or_default(),
+            extended: status.extended_resource_claim_status,
+        };
+        let uid = Uid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+        Self {
+            uid,
+            metadata: reduce::metadata(pod.metadata).into(),
+            spec: SPECS.share(PodSpec { source: reduce::spec(spec), parsed: OnceLock::new() }),
+            // A pod that is bound is refused no more.
+            refusal: refusal.filter(|_| node.is_none()),
+            node,
+            pinned_to,
+            volumes: VOLUMES.share(volumes),
+            nominated: text(status.nominated_node_name),
+            is_finished: finished,
+            is_preempted,
+            started: status.start_time.into(),
+            resized,
+            claims: (claims != ClaimStatuses::default()).then(|| Box::new(claims)),
+        }
+    }
+
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::new(self.namespace(), self.name())
+    }
+
+    pub fn name(&self) -> &str {
+        self.metadata.name()
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.metadata.namespace()
+    }
+
+    pub fn labels(&self) -> &Labels {
+        static NONE: Labels = Labels::new();
+        self.metadata.labels().unwrap_or(&NONE)
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.deleted().is_some()
+    }
+
+    /// Returns the requests that must fit, those of a resize in progress included (KEP-1287).
+    pub fn requests(&self) -> &Resources {
+        self.resized.as_ref().map_or(&self.spec.requests, |resized| &resized.requests)
+    }
+
+    pub fn scored(&self) -> Scored {
+        self.resized.as_ref().map_or(self.spec.scored, |resized| resized.scored)
+    }
+}
+
+impl Projection for PodInfo {
+    type Object = v1::Pod;
+
+    fn project(pod: v1::Pod) -> Self {
+        Self::parse(pod)
+    }
+
+    fn names(&self) -> (&str, &str) {
+        (self.namespace(), self.name())
+    }
+
+    fn is_version_of(&self, other: &Self) -> bool {
+        let version = self.metadata.resource_version();
+        !version.is_empty() && version == other.metadata.resource_version()
+    }
+}
