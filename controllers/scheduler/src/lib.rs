@@ -8,4 +8,5 @@ pub mod framework;
 mod limits;
 pub mod plugins;
 pub mod pod;
+pub mod preemption;
 pub mod resources;

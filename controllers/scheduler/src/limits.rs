@@ -21,3 +21,10 @@ pub const VIEWS: usize = 64;
 pub const FEW_NODES: usize = 16;
 /// Feasible nodes below which no sampling takes place (`minFeasibleNodesToFind` of kube-scheduler).
 pub const MIN_FEASIBLE_NODES: usize = 100;
+/// Bindings that are written at one time.
+pub const BINDINGS: usize = 256;
+/// Pause after a failed attempt to find out whether a pod was bound; it doubles up to [`RESOLVE_PAUSE_MAX`].
+pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
+pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
+pub const NOTE: usize = 1024;

@@ -26,6 +26,7 @@ use self::storage::Storage;
 use self::terms::Terms;
 pub use self::trial::Trial;
 use crate::pod::PodInfo;
+use crate::preemption::Budgets;
 
 /// Index of a node in the [`Cluster`]. It is given to another node only after the first one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +61,7 @@ pub struct Cluster {
     log: ChangeLog,
     pub images: Images,
     pub nominated: Nominated,
+    pub budgets: Budgets,
     pub terms: Terms,
     pub storage: Storage,
     pub devices: Devices,
@@ -145,6 +147,12 @@ impl Cluster {
     /// Returns the node that the pod is counted on.
     pub fn place_of(&self, pod: &PodInfo) -> Option<NodeId> {
         self.places.get(&pod.uid).copied()
+    }
+
+    /// Returns the pod as it is counted on its node.
+    pub fn placed(&self, pod: &PodInfo) -> Option<&Arc<PodInfo>> {
+        let node = self.node(self.place_of(pod)?);
+        node.pods.iter().find(|other| other.uid == pod.uid)
     }
 
     /// Returns a view for trying out placements, which are undone when it is dropped.

@@ -1,6 +1,6 @@
 //! Pods that are to run on a node once its preempted pods are gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_meta::uid::Uid;
@@ -12,6 +12,8 @@ use crate::pod::PodInfo;
 pub struct Nominated {
     by_node: BTreeMap<Arc<str>, Vec<Arc<PodInfo>>>,
     nodes: BTreeMap<Uid, Arc<str>>,
+    /// Pods whose victims are being removed. They make no attempt until that has ended.
+    preempting: BTreeSet<Uid>,
 }
 
 impl Nominated {
@@ -44,6 +46,19 @@ impl Nominated {
     /// Returns the nodes for which pods are nominated, with these.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &[Arc<PodInfo>])> {
         self.by_node.iter().map(|(node, pods)| (node, pods.as_slice()))
+    }
+
+    /// Records that the victims of a pod are being removed, or no longer are.
+    pub fn set_preempting(&mut self, uid: &Uid, preempting: bool) {
+        if preempting {
+            self.preempting.insert(uid.clone());
+        } else {
+            self.preempting.remove(uid);
+        }
+    }
+
+    pub fn is_preempting(&self, pod: &PodInfo) -> bool {
+        self.preempting.contains(&pod.uid)
     }
 
     pub fn is_empty(&self) -> bool {

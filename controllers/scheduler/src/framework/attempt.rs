@@ -229,7 +229,7 @@ fn contested(pod: &PodInfo, cluster: &Cluster, nodes: &NodeSet) -> Vec<NodeId> {
 }
 
 /// Returns `true` if a pod has to leave room for a nominated one.
-fn yields(pod: &PodInfo, nominated: &PodInfo) -> bool {
+pub(crate) fn yields(pod: &PodInfo, nominated: &PodInfo) -> bool {
     nominated.spec.priority >= pod.spec.priority && nominated.uid != pod.uid
 }
 

@@ -48,6 +48,12 @@ impl Diagnosis {
         }
     }
 
+    /// Returns `true` if the attempt has failed, rather than found that nothing fits.
+    pub fn is_error(&self) -> bool {
+        let mut all = self.pre_filter.iter().chain(self.refusals.values());
+        all.any(|refusal| refusal.code == Code::Error)
+    }
+
     /// Returns the refusal of a node.
     pub fn refusal_of(&self, node: NodeId) -> Option<&Refusal> {
         self.pre_filter.as_ref().or_else(|| self.refusals.get(&node)).or(self.others.as_ref())
@@ -71,6 +77,9 @@ impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nodes == 0 {
             return f.write_str("no nodes available to schedule pods");
+        }
+        if let Some(refusal) = self.pre_filter.as_ref().filter(|refusal| refusal.code == Code::Error) {
+            return write!(f, "running PreFilter plugin {:?}: {}", refusal.plugin, refusal.message());
         }
         write!(f, "0/{} nodes are available:", self.nodes)?;
         if let Some(refusal) = &self.pre_filter {

@@ -12,6 +12,7 @@ mod plugin;
 mod profile;
 mod view;
 
+pub(crate) use self::attempt::yields;
 pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, find_feasible, score};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};

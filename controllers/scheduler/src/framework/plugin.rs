@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::event::{Change, Event, Hint};
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::pod::{PodInfo, PodSpec};
+use crate::preemption::PreemptionArgs;
 
 /// Highest score of a node before weights.
 pub const MAX_SCORE: i64 = 100;
@@ -189,6 +190,11 @@ pub trait Plugin: Send + Sync {
 
     /// Undoes [`Self::reserve`]. May be called for what was not reserved.
     fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    /// Returns how to look for pods to preempt, if the plugin does so for pods that fit nowhere (PostFilter).
+    fn preemption(&self) -> Option<PreemptionArgs> {
+        None
+    }
 
     /// Returns the events that may make a pod schedulable which the plugin has refused.
     fn events(&self) -> Vec<Event> {

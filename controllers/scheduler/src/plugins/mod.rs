@@ -1,16 +1,21 @@
 //! The plugins, each at the extension points that it has in Kubernetes.
 
+mod default_preemption;
 mod node_name;
 mod node_unschedulable;
 
+pub use self::default_preemption::DefaultPreemption;
 pub use self::node_name::NodeName;
 pub use self::node_unschedulable::NodeUnschedulable;
 use crate::framework::{Plugin, Profile, Sampling};
 
 /// Returns the default profile, with the order and the weights of kube-scheduler.
 pub fn default_profile() -> Profile {
-    let plugins: Vec<(Box<dyn Plugin>, i64)> =
-        vec![(Box::new(NodeUnschedulable), 0), (Box::new(NodeName), 0)];
+    let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
+        (Box::new(NodeUnschedulable), 0),
+        (Box::new(NodeName), 0),
+        (Box::new(DefaultPreemption::default()), 0),
+    ];
     let all: Vec<usize> = (0..plugins.len()).collect();
     let score = plugins.iter().enumerate().filter(|(_, (_, weight))| *weight > 0);
     Profile {

@@ -1,0 +1,190 @@
+//! Preemption: which pods of lower priority to remove so that a pod fits (DefaultPreemption of kube-scheduler).
+//!
+//! Nodes are tried out without a copy of the cluster: on a copy of the node alone if the answers of all filters depend on
+//! the node, else in a [`Trial`] that is undone.
+
+mod budgets;
+mod choice;
+mod probe;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use self::budgets::Budgets;
+use self::choice::pick;
+use self::probe::Probe;
+use crate::cluster::{Cluster, NodeId};
+use crate::framework::{Attempt, Code, Diagnosis, Profile, Refusal};
+use crate::pod::PodInfo;
+
+/// How many nodes are tried out (`DefaultPreemptionArgs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreemptionArgs {
+    /// Candidates wanted, in hundredths of the nodes that may help: 0 to 100.
+    pub min_candidate_nodes_percentage: u32,
+    /// Least number of candidates wanted.
+    pub min_candidate_nodes_absolute: u32,
+}
+
+impl Default for PreemptionArgs {
+    fn default() -> Self {
+        Self { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+/// The pods to remove from a node so that a pod fits there.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub node: NodeId,
+    /// The most important one first.
+    pub victims: Vec<Arc<PodInfo>>,
+    /// Number of victims whose removal a PodDisruptionBudget does not allow.
+    pub violations: usize,
+}
+
+/// What the search has found.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// The pod may not preempt others now; why.
+    NotEligible(&'static str),
+    /// No removal helps; why, as kube-scheduler says it.
+    Nothing(String),
+    Candidate(Candidate),
+}
+
+impl Found {
+    /// Returns what follows the reasons in the message of the pod's failure; empty if pods are preempted.
+    pub fn message(&self) -> String {
+        match self {
+            Self::NotEligible(why) => format!("preemption: {why}"),
+            Self::Nothing(why) => format!("preemption: {why}"),
+            Self::Candidate(_) => String::new(),
+        }
+    }
+}
+
+/// Looks for pods to preempt for a pod that fits nowhere, as `diagnosis` says. `random` chooses where the search begins.
+pub fn preempt(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    diagnosis: &Diagnosis,
+    args: PreemptionArgs,
+    random: u64,
+) -> Found {
+    if let Some(why) = ineligible(pod, cluster, diagnosis) {
+        return Found::NotEligible(why);
+    }
+    let helpful = helpful_nodes(cluster, diagnosis);
+    let wanted = wanted(args, helpful.len());
+    let start = usize::try_from(random % helpful.len().max(1) as u64).unwrap_or_default();
+    let (candidates, refusals) = candidates(profile, pod, cluster, &helpful, start, wanted);
+    match pick(&candidates) {
+        Some(best) => Found::Candidate(best.clone()),
+        None => Found::Nothing(nothing(cluster.len(), refusals)),
+    }
+}
+
+/// Returns the candidates among nodes, beginning with the one at `start`, until `wanted` are found of which one violates no
+/// budget; and why the other nodes that were tried are none.
+pub fn candidates(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    nodes: &[NodeId],
+    start: usize,
+    wanted: usize,
+) -> (Vec<Candidate>, BTreeMap<NodeId, Refusal>) {
+    let (mut found, mut refusals) = (Vec::new(), BTreeMap::new());
+    let mut is_allowed = false;
+    for &id in nodes.iter().cycle().skip(start).take(nodes.len()) {
+        match victims_on(profile, pod, cluster, id) {
+            Ok(candidate) => {
+                is_allowed |= candidate.violations == 0;
+                found.push(candidate);
+            }
+            Err(refusal) => drop(refusals.insert(id, refusal)),
+        }
+        if is_allowed && found.len() >= wanted {
+            break;
+        }
+    }
+    (found, refusals)
+}
+
+/// Returns why a pod must not preempt others now (`PodEligibleToPreemptOthers`).
+fn ineligible(pod: &PodInfo, cluster: &Cluster, diagnosis: &Diagnosis) -> Option<&'static str> {
+    if pod.spec.never_preempts {
+        return Some("not eligible due to preemptionPolicy=Never.");
+    }
+    let node = cluster.named(pod.nominated.as_deref()?)?;
+    let is_hopeless = diagnosis.refusal_of(node.id).is_some_and(|why| why.code == Code::Unresolvable);
+    let leaves = |other: &Arc<PodInfo>| {
+        other.spec.priority < pod.spec.priority && other.is_terminating() && other.is_preempted
+    };
+    (!is_hopeless && node.pods.iter().any(leaves))
+        .then_some("not eligible due to a terminating pod on the nominated node.")
+}
+
+/// Returns the nodes where the removal of pods may help.
+pub fn helpful_nodes(cluster: &Cluster, diagnosis: &Diagnosis) -> Vec<NodeId> {
+    let may_help = |id: &NodeId| diagnosis.refusal_of(*id).is_some_and(|why| why.code == Code::Unschedulable);
+    cluster.known().iter().filter(may_help).collect()
+}
+
+fn wanted(args: PreemptionArgs, nodes: usize) -> usize {
+    let percentage = nodes * args.min_candidate_nodes_percentage as usize / 100;
+    percentage.max(args.min_candidate_nodes_absolute as usize).min(nodes)
+}
+
+fn nothing(nodes: usize, refusals: BTreeMap<NodeId, Refusal>) -> String {
+    let others = Some(Refusal::unresolvable("Preemption is not helpful for scheduling"));
+    Diagnosis { nodes, refusals, others, ..Diagnosis::default() }.to_string()
+}
+
+/// Returns the fewest, least important pods whose removal makes a pod fit on a node. Pods that a budget protects are
+/// spared first, then the most important ones.
+fn victims_on(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    id: NodeId,
+) -> Result<Candidate, Refusal> {
+    let below = |other: &&Arc<PodInfo>| other.spec.priority < pod.spec.priority;
+    let mut potential: Vec<Arc<PodInfo>> = cluster.node(id).pods.iter().filter(below).cloned().collect();
+    if potential.is_empty() {
+        return Err(Refusal::unresolvable("No preemption victims found for incoming pod"));
+    }
+    potential.sort_by_key(|pod| choice::importance(pod));
+    let (protected, free) = cluster.budgets.split(&potential);
+    let mixed = !protected.is_empty() && !free.is_empty();
+    let is_local = Attempt::prepare(profile, pod, cluster).is_ok_and(|attempt| attempt.is_local());
+    let mut probe = if is_local {
+        Probe::local(profile, pod, cluster, id)
+    } else {
+        Probe::trial(profile, pod, cluster, id)
+    };
+    potential.iter().for_each(|other| probe.remove(other));
+    probe.fits()?;
+    let mut victims = Vec::new();
+    let mut spare = |other: &Arc<PodInfo>| {
+        probe.add(other);
+        let fits = probe.fits().is_ok();
+        if !fits {
+            probe.remove(other);
+            victims.push(Arc::clone(other));
+        }
+        fits
+    };
+    let violations = protected.iter().filter(|other| !spare(other)).count();
+    free.iter().for_each(|other| drop(spare(other)));
+    if victims.is_empty() {
+        return Err(Refusal::new(Code::Error, "expected at least one victim pod on the node"));
+    }
+    if mixed {
+        victims.sort_by_key(|pod| choice::importance(pod));
+    }
+    Ok(Candidate { node: id, victims, violations })
+}

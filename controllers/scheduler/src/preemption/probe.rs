@@ -1,0 +1,92 @@
+//! A node that is tried out with pods removed and added.
+
+use std::sync::Arc;
+
+use crate::cluster::{Cluster, Node, NodeId, Trial};
+use crate::framework::{Attempt, Profile, Refusal, yields};
+use crate::pod::PodInfo;
+
+/// A node as it would be without some of its pods.
+pub(super) enum Probe<'a> {
+    /// All filters depend on the node alone: copies of it are changed.
+    Local {
+        attempt: Attempt<'a>,
+        node: Box<Node>,
+        /// The node with the pods that are nominated for it, if there are any.
+        with_rivals: Option<Box<Node>>,
+    },
+    /// The cluster is changed, and restored at the end.
+    Trial { profile: &'a Profile, pod: &'a PodInfo, trial: Trial<'a>, id: NodeId, rivals: Vec<Arc<PodInfo>> },
+}
+
+/// Returns the pods that are nominated for a node and that a pod has to leave room for.
+fn rivals(pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Vec<Arc<PodInfo>> {
+    let nominated = cluster.nominated.on(&cluster.node(id).name).iter();
+    nominated.filter(|other| yields(pod, other) && cluster.place_of(other).is_none()).cloned().collect()
+}
+
+impl<'a> Probe<'a> {
+    /// Tries out a node for a pod whose filters all depend on the node alone.
+    pub fn local(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> Self {
+        let attempt = Attempt::prepare(profile, pod, cluster).expect("the caller has prepared it before");
+        let node = Box::new(cluster.node(id).clone());
+        let rivals = rivals(pod, cluster, id);
+        let with_rivals = (!rivals.is_empty()).then(|| {
+            let mut node = node.clone();
+            rivals.iter().for_each(|rival| node.add_pod(rival));
+            node
+        });
+        Self::Local { attempt, node, with_rivals }
+    }
+
+    pub fn trial(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a mut Cluster, id: NodeId) -> Self {
+        let rivals = rivals(pod, cluster, id);
+        Self::Trial { profile, pod, trial: cluster.trial(), id, rivals }
+    }
+
+    pub fn remove(&mut self, pod: &PodInfo) {
+        match self {
+            Self::Local { node, with_rivals, .. } => {
+                node.remove_pod(pod);
+                if let Some(node) = with_rivals {
+                    node.remove_pod(pod);
+                }
+            }
+            Self::Trial { trial, .. } => trial.remove(pod),
+        }
+    }
+
+    /// Undoes [`Self::remove`].
+    pub fn add(&mut self, pod: &Arc<PodInfo>) {
+        match self {
+            Self::Local { node, with_rivals, .. } => {
+                node.add_pod(pod);
+                if let Some(node) = with_rivals {
+                    node.add_pod(pod);
+                }
+            }
+            Self::Trial { trial, id, .. } => trial.add(pod, *id),
+        }
+    }
+
+    /// Checks whether the pod fits now, with and without the nominated pods.
+    pub fn fits(&mut self) -> Result<(), Refusal> {
+        match self {
+            Self::Local { attempt, node, with_rivals } => {
+                if let Some(node) = with_rivals {
+                    attempt.check(node)?;
+                }
+                attempt.check(node)
+            }
+            Self::Trial { profile, pod, trial, id, rivals } => {
+                if !rivals.is_empty() {
+                    rivals.iter().for_each(|rival| trial.add(rival, *id));
+                    let fits = Attempt::prepare(profile, pod, trial).and_then(|a| a.check(trial.node(*id)));
+                    rivals.iter().for_each(|rival| trial.remove(rival));
+                    fits?;
+                }
+                Attempt::prepare(profile, pod, trial)?.check(trial.node(*id))
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Applies changes to the cluster, and wakes the pods that they may help.
+
+use std::sync::Arc;
+
+use apiserver_meta::uid::Uid;
+use tokio::time::Instant;
+
+use super::Scheduler;
+use super::bind::Outcome;
+use super::follow::{Fact, Update};
+use crate::cluster::NodeFacts;
+use crate::events;
+use crate::framework::{Actions, Change, Event, Resource, Versions};
+use crate::pod::PodInfo;
+use crate::queue::Failure;
+
+/// A pod that uses a node is there from now on.
+const POD_ADDED: Event = Event::new(Resource::AssignedPod, Actions::ADD);
+/// A pod no longer uses a node.
+const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
+
+impl Scheduler {
+    pub(super) fn apply(&mut self, update: Update) {
+        match update {
+            Update::Pod(pod) => self.apply_pod(pod),
+            Update::PodGone(pod) => self.forget(&pod),
+            Update::Node(node) => self.apply_node(node),
+            Update::NodeGone(name) => self.remove_node(&name),
+            Update::Fact(fact) => self.apply_fact(fact),
+            Update::Binding(pod, outcome) => self.bound(&pod, outcome),
+            Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
+        }
+    }
+
+    fn wake(&mut self, event: Event, change: &Change<'_>) {
+        self.queue.happened(event, change, &self.cluster, Instant::now());
+    }
+
+    fn apply_pod(&mut self, pod: Arc<PodInfo>) {
+        if pod.is_finished {
+            self.forget(&pod);
+        } else if let Some(node) = pod.node.clone() {
+            self.apply_assigned(&pod, &node);
+        } else if self.profile_of(&pod).is_some() {
+            self.apply_waiting(&pod);
+        }
+    }
+
+    /// Applies a pod that is bound.
+    fn apply_assigned(&mut self, pod: &Arc<PodInfo>, node: &Arc<str>) {
+        let before = self.cluster.placed(pod).cloned();
+        let was_assumed = self.binding.remove(&pod.uid).is_some();
+        self.queue.remove(&pod.uid);
+        self.cluster.nominated.remove(pod);
+        self.cluster.place(pod, node);
+        let change = Change::Pod(Versions { old: before.as_ref(), new: Some(pod) });
+        match &before {
+            Some(old) if !was_assumed => {
+                for event in events::of_pod(old, pod) {
+                    self.wake(event, &change);
+                }
+            }
+            _ => self.wake(POD_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) })),
+        }
+    }
+
+    /// Applies a pod that has no node yet.
+    fn apply_waiting(&mut self, pod: &Arc<PodInfo>) {
+        let now = Instant::now();
+        if let Some(assumed) = self.cluster.placed(pod).cloned() {
+            // Its binding is under way, and will find it gone.
+            if pod.is_terminating() && !assumed.is_terminating() {
+                self.release(&assumed);
+            }
+            return;
+        }
+        let lost = self.cluster.nominated.node_of(pod).cloned();
+        match &pod.nominated {
+            Some(node) => self.cluster.nominated.set(pod, node),
+            None => self.cluster.nominated.remove(pod),
+        }
+        match self.queue.get(&pod.uid).cloned() {
+            Some(old) => self.queue.update(&old, pod, &self.cluster, now),
+            None if pod.is_terminating() => {}
+            None => self.queue.add(pod, &self.cluster, now),
+        }
+        if lost.is_some() && lost != pod.nominated {
+            // Others have left room for it there.
+            self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
+        }
+    }
+
+    /// Removes a pod that no longer waits or uses resources.
+    fn forget(&mut self, pod: &Arc<PodInfo>) {
+        self.queue.remove(&pod.uid);
+        let was_nominated = self.cluster.nominated.node_of(pod).is_some();
+        self.cluster.nominated.remove(pod);
+        self.cluster.nominated.set_preempting(&pod.uid, false);
+        self.binding.remove(&pod.uid);
+        let placed = self.cluster.placed(pod).cloned();
+        match placed {
+            Some(placed) => self.release(&placed),
+            None if was_nominated => {
+                self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
+            }
+            None => {}
+        }
+    }
+
+    /// Removes a pod from its node, with all that was reserved for it.
+    fn release(&mut self, pod: &Arc<PodInfo>) {
+        if let Some(index) = self.profile_of(pod).filter(|_| self.binding.contains_key(&pod.uid)) {
+            self.unreserve(index, pod);
+        }
+        self.cluster.remove_pod(pod);
+        self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
+    }
+
+    fn apply_node(&mut self, node: Arc<NodeFacts>) {
+        let old = self.cluster.named(&node.name).map(|old| Arc::clone(&old.facts));
+        self.cluster.set_node(Arc::clone(&node));
+        let change = Change::Node(Versions { old: old.as_ref(), new: Some(&node) });
+        match &old {
+            Some(old) => {
+                for event in events::of_node(old, &node) {
+                    self.wake(event, &change);
+                }
+            }
+            None => self.wake(Event::new(Resource::Node, Actions::ADD), &change),
+        }
+    }
+
+    fn remove_node(&mut self, name: &str) {
+        let Some(old) = self.cluster.named(name).map(|old| Arc::clone(&old.facts)) else { return };
+        self.cluster.remove_node(name);
+        let change = Change::Node(Versions { old: Some(&old), new: None });
+        self.wake(Event::new(Resource::Node, Actions::DELETE), &change);
+    }
+
+    /// Applies the outcome of a binding.
+    fn bound(&mut self, pod: &Arc<PodInfo>, outcome: Outcome) {
+        // Without an entry, the cache has shown the pod bound or gone meanwhile.
+        if outcome == Outcome::Bound || !self.binding.contains_key(&pod.uid) {
+            return;
+        }
+        self.release(pod);
+        self.binding.remove(&pod.uid);
+        let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
+        if let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none()) {
+            let failure = Failure { is_error: true, ..Failure::default() };
+            self.queue.failed(&current, failure, &self.cluster, Instant::now());
+        }
+    }
+
+    /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a
+    /// removal has failed, at once.
+    fn preempted(&mut self, uid: &Uid, all_deleted: bool) {
+        self.cluster.nominated.set_preempting(uid, false);
+        let victims = self.victims.remove(uid).unwrap_or_default();
+        let are_there = victims.iter().all(|victim| self.cluster.placed(victim).is_some());
+        if !all_deleted || !are_there {
+            self.queue.activate(std::slice::from_ref(uid), &self.cluster, Instant::now());
+        }
+    }
+
+    fn apply_fact(&mut self, fact: Fact) {
+        match fact {
+            Fact::Budget(key, budget) => self.cluster.budgets.set(key, budget),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From the caches to the loop: the latest state of each object that has changed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use apiserver_client::{Cache, Change, Informers, Latest, ObjectKey, Projection};
+use apiserver_meta::uid::Uid;
+use k8s_openapi::api::core::v1::{
+    Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
+};
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+
+use super::bind::Outcome;
+use crate::cluster::NodeFacts;
+use crate::pod::PodInfo;
+
+/// Updates that the loop has not applied yet: at most one for each object, and one for each binding under way.
+pub(super) type Updates = Latest<Subject, Update>;
+
+/// What an update is about. A newer update about the same subject replaces it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Pod(Uid),
+    /// By name.
+    Node(ObjectKey),
+    /// An object of another kind.
+    Fact(u8, ObjectKey),
+    /// The binding of a pod.
+    Binding(Uid),
+    /// The removal of the victims of a pod.
+    Preemption(Uid),
+}
+
+/// A change that handlers and tasks report to the loop.
+pub(super) enum Update {
+    Pod(Arc<PodInfo>),
+    PodGone(Arc<PodInfo>),
+    Node(Arc<NodeFacts>),
+    NodeGone(String),
+    Fact(Fact),
+    Binding(Arc<PodInfo>, Outcome),
+    /// The victims of the pod with this uid are being deleted, all of them or until a request has failed.
+    Preempted {
+        uid: Uid,
+        all_deleted: bool,
+    },
+}
+
+/// The newest state of an object; `None` if it is gone.
+pub(super) enum Fact {
+    Namespace(ObjectKey, Option<Arc<Namespace>>),
+    Service(ObjectKey, Option<Arc<Service>>),
+    ReplicationController(ObjectKey, Option<Arc<ReplicationController>>),
+    ReplicaSet(ObjectKey, Option<Arc<ReplicaSet>>),
+    StatefulSet(ObjectKey, Option<Arc<StatefulSet>>),
+    Budget(ObjectKey, Option<Arc<PodDisruptionBudget>>),
+    Claim(ObjectKey, Option<Arc<PersistentVolumeClaim>>),
+    Volume(ObjectKey, Option<Arc<PersistentVolume>>),
+    Class(ObjectKey, Option<Arc<StorageClass>>),
+    CsiNode(ObjectKey, Option<Arc<CSINode>>),
+    CsiDriver(ObjectKey, Option<Arc<CSIDriver>>),
+    Capacity(ObjectKey, Option<Arc<CSIStorageCapacity>>),
+    Attachment(ObjectKey, Option<Arc<VolumeAttachment>>),
+    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
+    Slice(ObjectKey, Option<Arc<ResourceSlice>>),
+    DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
+}
+
+/// Caches without whose first list no decision is made.
+pub(super) struct Followed(Vec<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Followed {
+    pub async fn synced(self) {
+        for synced in self.0 {
+            synced.await;
+        }
+    }
+}
+
+/// Reports changes of all kinds that scheduling depends on.
+///
+/// The loop waits for the kinds that every API server has. Others may be switched off; what depends on an object of theirs
+/// waits for it.
+pub(super) fn all(informers: &Informers, updates: &Updates) -> Followed {
+    let mut needed: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    let pods = informers.cache::<PodInfo>();
+    let to = updates.clone();
+    pods.on_change(move |change| {
+        let (pod, update) = match change {
+            Change::Applied { new, .. } => (new, Update::Pod(Arc::clone(new))),
+            Change::Deleted(pod) => (pod, Update::PodGone(Arc::clone(pod))),
+        };
+        to.put(Subject::Pod(pod.uid.clone()), update);
+    });
+    needed.push(Box::pin(async move { pods.synced().await }));
+    let nodes = informers.cache::<NodeFacts>();
+    let to = updates.clone();
+    nodes.on_change(move |change| {
+        let update = match change {
+            Change::Applied { new, .. } => Update::Node(Arc::clone(new)),
+            Change::Deleted(node) => Update::NodeGone(node.name.to_string()),
+        };
+        to.put(Subject::Node(change.key()), update);
+    });
+    needed.push(Box::pin(async move { nodes.synced().await }));
+    facts(informers, updates, &mut needed);
+    Followed(needed)
+}
+
+fn facts(
+    informers: &Informers,
+    updates: &Updates,
+    needed: &mut Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+) {
+    let waits = [
+        follow(0, &informers.cache(), updates, Fact::Namespace),
+        follow(1, &informers.cache(), updates, Fact::Service),
+        follow(2, &informers.cache(), updates, Fact::ReplicationController),
+        follow(3, &informers.cache(), updates, Fact::ReplicaSet),
+        follow(4, &informers.cache(), updates, Fact::StatefulSet),
+        follow(5, &informers.cache(), updates, Fact::Budget),
+        follow(6, &informers.cache(), updates, Fact::Claim),
+        follow(7, &informers.cache(), updates, Fact::Volume),
+    ];
+    needed.extend(waits);
+    drop([
+        follow(8, &informers.cache(), updates, Fact::Class),
+        follow(9, &informers.cache(), updates, Fact::CsiNode),
+        follow(10, &informers.cache(), updates, Fact::CsiDriver),
+        follow(11, &informers.cache(), updates, Fact::Capacity),
+        follow(12, &informers.cache(), updates, Fact::Attachment),
+        follow(13, &informers.cache(), updates, Fact::DeviceClaim),
+        follow(14, &informers.cache(), updates, Fact::Slice),
+        follow(15, &informers.cache(), updates, Fact::DeviceClass),
+    ]);
+}
+
+/// Reports changes of a kind, and returns a future that ends with its first list.
+fn follow<K: Projection + Send + Sync>(
+    number: u8,
+    cache: &Cache<K>,
+    updates: &Updates,
+    fact: fn(ObjectKey, Option<Arc<K>>) -> Fact,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let to = updates.clone();
+    cache.on_change(move |change| {
+        let object = match change {
+            Change::Applied { new, .. } => Some(Arc::clone(new)),
+            Change::Deleted(_) => None,
+        };
+        let key = change.key();
+        to.put(Subject::Fact(number, key.clone()), Update::Fact(fact(key, object)));
+    });
+    let cache = cache.clone();
+    Box::pin(async move { cache.synced().await })
+}

@@ -1,0 +1,170 @@
+//! The scheduling loop: applies changes, finds a node for one pod after another, and leaves all writing to tasks, so that
+//! a slow API never stalls decisions.
+
+mod apply;
+mod bind;
+mod evict;
+mod follow;
+mod place;
+mod report;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use apiserver_client::{Cache, Informers, Recorder};
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::uid::Uid;
+use controllers_runtime::{LeaderElection, Leadership};
+use kube::Client;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::bind::Binder;
+use self::follow::Updates;
+use crate::cluster::Cluster;
+use crate::framework::{Profile, Views};
+use crate::limits;
+use crate::plugins::default_profile;
+use crate::pod::PodInfo;
+use crate::queue::{Queue, QueueConfig};
+
+/// Configuration of the scheduler.
+#[derive(Clone)]
+pub struct Config {
+    /// One for each `schedulerName` whose pods are scheduled.
+    pub profiles: Arc<Vec<Profile>>,
+    pub queue: QueueConfig,
+    /// Lease to hold while working; `None` for a single instance.
+    pub leader_election: Option<LeaderElection>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            profiles: Arc::new(vec![default_profile()]),
+            queue: QueueConfig::default(),
+            leader_election: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.profiles.iter().map(|profile| profile.name.as_str()).collect();
+        f.debug_struct("Config")
+            .field("profiles", &names)
+            .field("queue", &self.queue)
+            .field("leader_election", &self.leader_election)
+            .finish()
+    }
+}
+
+/// Schedules pods until shutdown; with leader election, only while this process leads.
+///
+/// # Errors
+///
+/// Fails if the lease was lost: another process may be scheduling now.
+pub async fn run(
+    config: Config,
+    informers: Informers,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) -> Result<(), controllers_runtime::Error> {
+    let Some(election) = config.leader_election.clone() else {
+        work(config, informers, ambient, shutdown.into()).await;
+        return Ok(());
+    };
+    let (client, time) = (informers.client().clone(), ambient.clone());
+    controllers_runtime::lead(election, client, time, shutdown, |leading| {
+        work(config, informers, ambient, leading)
+    })
+    .await
+}
+
+async fn work(config: Config, informers: Informers, ambient: Ambient, leading: Leadership) {
+    let Leadership { stop: shutdown, fence } = leading;
+    let client = fence.around(informers.client().clone());
+    let updates = Updates::new();
+    let pods = informers.cache::<PodInfo>();
+    let recorders = config.profiles.iter().map(|profile| {
+        let (client, ambient, stop) = (client.clone(), ambient.clone(), shutdown.clone());
+        (profile.name.clone(), Recorder::new(client, ambient, &profile.name, "", stop))
+    });
+    let recorders: BTreeMap<String, Recorder> = recorders.collect();
+    let followed = follow::all(&informers, &updates);
+    let scheduler = Scheduler {
+        queue: Queue::new(config.queue.clone(), &config.profiles),
+        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        profiles: config.profiles,
+        cluster: Cluster::default(),
+        views: Views::default(),
+        start: 0,
+        binding: BTreeMap::new(),
+        victims: BTreeMap::new(),
+        pods: pods.clone(),
+        client,
+        ambient,
+        recorders,
+        updates,
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {}
+        // Decisions based on incomplete lists would overcommit nodes.
+        () = async {
+            followed.synced().await;
+            scheduler.run().await
+        } => {}
+    }
+}
+
+/// The state of the loop, which one task owns.
+struct Scheduler {
+    profiles: Arc<Vec<Profile>>,
+    cluster: Cluster,
+    views: Views,
+    queue: Queue,
+    /// Index of the node where the next sample begins.
+    start: usize,
+    /// Pods that are placed and whose binding is not confirmed.
+    binding: BTreeMap<Uid, Arc<PodInfo>>,
+    /// Victims of pods that preempt others, until all are being deleted.
+    victims: BTreeMap<Uid, Vec<Arc<PodInfo>>>,
+    pods: Cache<PodInfo>,
+    binder: Binder,
+    client: Client,
+    ambient: Ambient,
+    recorders: BTreeMap<String, Recorder>,
+    updates: Updates,
+}
+
+impl Scheduler {
+    async fn run(mut self) {
+        let updates = self.updates.clone();
+        loop {
+            while let Some(update) = updates.try_take() {
+                self.apply(update);
+            }
+            let now = Instant::now();
+            self.queue.flush(now);
+            if let Some(attempting) = self.queue.pop(now) {
+                self.attempt(&attempting);
+                // Give other tasks of this process a chance to run.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let deadline = self.queue.deadline().unwrap_or_else(|| now + limits::IDLE);
+            tokio::select! {
+                biased;
+                update = updates.take() => self.apply(update),
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    /// Returns the profile of a pod; `None` if another scheduler is responsible for it.
+    fn profile_of(&self, pod: &PodInfo) -> Option<usize> {
+        self.profiles.iter().position(|profile| *profile.name == *pod.spec.scheduler)
+    }
+}
