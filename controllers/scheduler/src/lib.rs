@@ -4,9 +4,14 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cluster;
+pub mod events;
 pub mod framework;
 mod limits;
 pub mod plugins;
 pub mod pod;
 pub mod preemption;
+pub mod queue;
 pub mod resources;
+mod run;
+
+pub use run::{Config, run};

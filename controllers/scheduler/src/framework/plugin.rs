@@ -126,7 +126,7 @@ impl fmt::Debug for NodeScore<'_> {
 }
 
 /// What is to be written before the pod is bound: a plan that the plugin made and its edge carries out.
-pub type PreBind = Box<dyn Any + Send>;
+pub type PreBind = Box<dyn Any + Send + Sync>;
 
 /// A plugin. Each method is an extension point; the default does nothing.
 pub trait Plugin: Send + Sync {

@@ -56,7 +56,7 @@ impl Scheduler {
         let change = Change::Pod(Versions { old: before.as_ref(), new: Some(pod) });
         match &before {
             Some(old) if !was_assumed => {
-                for event in events::of_pod(old, pod) {
+                for event in events::pod_changes(old, pod) {
                     self.wake(event, &change);
                 }
             }
@@ -79,14 +79,11 @@ impl Scheduler {
             Some(node) => self.cluster.nominated.set(pod, node),
             None => self.cluster.nominated.remove(pod),
         }
-        match self.queue.get(&pod.uid).cloned() {
-            Some(old) => self.queue.update(&old, pod, &self.cluster, now),
-            None if pod.is_terminating() => {}
-            None => self.queue.add(pod, &self.cluster, now),
+        if !pod.is_terminating() || self.queue.pool_of(&pod.uid).is_some() {
+            self.queue.add(Arc::clone(pod), &self.cluster, now);
         }
         if lost.is_some() && lost != pod.nominated {
-            // Others have left room for it there.
-            self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
+            self.queue.nomination_ended(pod, &self.cluster, now);
         }
     }
 
@@ -100,9 +97,7 @@ impl Scheduler {
         let placed = self.cluster.placed(pod).cloned();
         match placed {
             Some(placed) => self.release(&placed),
-            None if was_nominated => {
-                self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
-            }
+            None if was_nominated => self.queue.nomination_ended(pod, &self.cluster, Instant::now()),
             None => {}
         }
     }
@@ -122,7 +117,7 @@ impl Scheduler {
         let change = Change::Node(Versions { old: old.as_ref(), new: Some(&node) });
         match &old {
             Some(old) => {
-                for event in events::of_node(old, &node) {
+                for event in events::node_changes(old, &node) {
                     self.wake(event, &change);
                 }
             }
@@ -159,7 +154,7 @@ impl Scheduler {
         let victims = self.victims.remove(uid).unwrap_or_default();
         let are_there = victims.iter().all(|victim| self.cluster.placed(victim).is_some());
         if !all_deleted || !are_there {
-            self.queue.activate(std::slice::from_ref(uid), &self.cluster, Instant::now());
+            self.queue.activate([uid], &self.cluster, Instant::now());
         }
     }
 

@@ -124,7 +124,7 @@ async fn resolve(client: Client, pod: &PodInfo) -> Outcome {
     let mut pause = limits::RESOLVE_PAUSE;
     loop {
         match pods.get_opt(pod.name()).await {
-            Ok(Some(found)) if found.metadata.uid.as_deref().is_some_and(|uid| pod.uid == uid.into()) => {
+            Ok(Some(found)) if found.metadata.uid.as_deref().is_some_and(|uid| pod.uid == *uid) => {
                 let node = found.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
                 return if node.is_some() { Outcome::Bound } else { Outcome::Failed };
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Metadata, Recorder};
+use apiserver_client::Recorder;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

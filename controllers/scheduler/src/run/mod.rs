@@ -33,7 +33,7 @@ use crate::queue::{Queue, QueueConfig};
 #[derive(Clone)]
 pub struct Config {
     /// One for each `schedulerName` whose pods are scheduled.
-    pub profiles: Arc<Vec<Profile>>,
+    pub profiles: Arc<[Profile]>,
     pub queue: QueueConfig,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
@@ -42,7 +42,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            profiles: Arc::new(vec![default_profile()]),
+            profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
             leader_election: None,
         }
@@ -94,7 +94,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
     let scheduler = Scheduler {
-        queue: Queue::new(config.queue.clone(), &config.profiles),
+        queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
         binder: Binder::new(client.clone(), updates.clone(), &informers),
         profiles: config.profiles,
         cluster: Cluster::default(),
@@ -121,7 +121,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
 
 /// The state of the loop, which one task owns.
 struct Scheduler {
-    profiles: Arc<Vec<Profile>>,
+    profiles: Arc<[Profile]>,
     cluster: Cluster,
     views: Views,
     queue: Queue,
@@ -147,7 +147,7 @@ impl Scheduler {
                 self.apply(update);
             }
             let now = Instant::now();
-            self.queue.flush(now);
+            self.queue.flush(&self.cluster, now);
             if let Some(attempting) = self.queue.pop(now) {
                 self.attempt(&attempting);
                 // Give other tasks of this process a chance to run.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use apiserver_client::Metadata;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -54,7 +53,7 @@ impl Scheduler {
         let mut status = json!({"conditions": [condition]});
         if nominated != pod.nominated {
             // Null removes the field.
-            status["nominatedNodeName"] = json!(nominated);
+            status["nominatedNodeName"] = json!(nominated.as_deref());
         }
         let patch = json!({"metadata": {"uid": pod.uid.to_string()}, "status": status});
         let pods = Api::<Pod>::namespaced(self.client.clone(), pod.namespace());
