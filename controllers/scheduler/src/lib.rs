@@ -4,8 +4,10 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cluster;
+pub mod events;
 pub mod framework;
 mod limits;
 pub mod plugins;
 pub mod pod;
+pub mod queue;
 pub mod resources;

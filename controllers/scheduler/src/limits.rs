@@ -21,3 +21,7 @@ pub const VIEWS: usize = 64;
 pub const FEW_NODES: usize = 16;
 /// Feasible nodes below which no sampling takes place (`minFeasibleNodesToFind` of kube-scheduler).
 pub const MIN_FEASIBLE_NODES: usize = 100;
+/// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
+pub const FLIGHT_EVENTS: usize = 16_384;
+/// Updates of a pod that are remembered during its attempt: after more, it is tried again after its back-off.
+pub const OWN_EVENTS: usize = 64;
