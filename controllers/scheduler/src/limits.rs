@@ -28,3 +28,7 @@ pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
 pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
 pub const NOTE: usize = 1024;
+/// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
+pub const FLIGHT_EVENTS: usize = 16_384;
+/// Updates of a pod that are remembered during its attempt: after more, it is tried again after its back-off.
+pub const OWN_EVENTS: usize = 64;

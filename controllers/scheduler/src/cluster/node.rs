@@ -1,9 +1,11 @@
 //! Nodes, and what runs on them.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use apiserver_client::slim::shared_text;
 use apiserver_client::{Labels, Projection};
 use apiserver_meta::host_ports::HostPort;
 use apiserver_meta::quantity;
@@ -27,6 +29,10 @@ pub struct NodeFacts {
     pub images: BTreeMap<String, i64>,
     /// `status.declaredFeatures`.
     pub features: Vec<String>,
+    /// Status of each condition by its type.
+    pub conditions: BTreeMap<Arc<str>, Arc<str>>,
+    /// Hash of the annotations: no plugin reads them, but their change is an event.
+    pub annotations: u64,
 }
 
 impl NodeFacts {
@@ -37,6 +43,9 @@ impl NodeFacts {
             let size = image.size_bytes.unwrap_or_default();
             image.names.unwrap_or_default().into_iter().map(move |name| (name, size))
         });
+        let mut annotations = DefaultHasher::new();
+        node.metadata.annotations.filter(|all| !all.is_empty()).hash(&mut annotations);
+        let conditions = status.conditions.unwrap_or_default().into_iter();
         Self {
             name: node.metadata.name.unwrap_or_default().into(),
             labels: node.metadata.labels.unwrap_or_default(),
@@ -46,6 +55,8 @@ impl NodeFacts {
             allocatable: Resources::parse(&allocatable),
             images: images.collect(),
             features: status.declared_features.unwrap_or_default(),
+            conditions: conditions.map(|one| (shared_text(&one.type_), shared_text(&one.status))).collect(),
+            annotations: annotations.finish(),
         }
     }
 }

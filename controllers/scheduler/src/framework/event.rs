@@ -34,7 +34,7 @@ pub enum Resource {
 }
 
 /// What has happened, as a set (`ActionType`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Actions(u32);
 
 impl Actions {
@@ -71,13 +71,16 @@ impl BitOr for Actions {
 }
 
 /// A kind of change (`ClusterEvent`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
     pub resource: Resource,
     pub actions: Actions,
 }
 
 impl Event {
+    /// Wakes all pods that a plugin has refused.
+    pub const WILDCARD: Self = Self::new(Resource::Any, Actions::ALL);
+
     pub const fn new(resource: Resource, actions: Actions) -> Self {
         Self { resource, actions }
     }
