@@ -9,3 +9,5 @@ mod limits;
 pub mod plugins;
 pub mod pod;
 pub mod resources;
+#[cfg(test)]
+mod testing;

@@ -9,12 +9,15 @@ use crate::framework::{Plugin, Profile, Sampling};
 
 /// Returns the default profile, with the order and the weights of kube-scheduler.
 pub fn default_profile() -> Profile {
-    let plugins: Vec<(Box<dyn Plugin>, i64)> =
-        vec![(Box::new(NodeUnschedulable), 0), (Box::new(NodeName), 0)];
+    profile("default-scheduler", vec![(Box::new(NodeUnschedulable), 0), (Box::new(NodeName), 0)])
+}
+
+/// Returns a profile with these plugins and their weights at all extension points.
+pub fn profile(name: &str, plugins: Vec<(Box<dyn Plugin>, i64)>) -> Profile {
     let all: Vec<usize> = (0..plugins.len()).collect();
     let score = plugins.iter().enumerate().filter(|(_, (_, weight))| *weight > 0);
     Profile {
-        name: "default-scheduler".to_owned(),
+        name: name.to_owned(),
         pre_enqueue: all.clone(),
         pre_filter: all.clone(),
         filter: all.clone(),
