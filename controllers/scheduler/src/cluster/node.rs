@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use apiserver_client::slim::shared_text;
 use apiserver_client::{Labels, Projection};
 use apiserver_meta::host_ports::HostPort;
 use apiserver_meta::quantity;
@@ -24,7 +25,7 @@ pub struct NodeFacts {
     /// Number of pods that the node can run.
     pub max_pods: i64,
     /// Size of each image in bytes, by each of its names.
-    pub images: BTreeMap<String, i64>,
+    pub images: BTreeMap<Arc<str>, i64>,
     /// `status.declaredFeatures`.
     pub features: Vec<String>,
 }
@@ -33,10 +34,12 @@ impl NodeFacts {
     pub fn parse(node: v1::Node) -> Self {
         let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
         let allocatable = status.allocatable.unwrap_or_default();
-        let images = status.images.unwrap_or_default().into_iter().flat_map(|image| {
-            let size = image.size_bytes.unwrap_or_default();
-            image.names.unwrap_or_default().into_iter().map(move |name| (name, size))
-        });
+        let mut images = BTreeMap::new();
+        for image in status.images.unwrap_or_default() {
+            for name in image.names.unwrap_or_default() {
+                images.entry(shared_text(&name)).or_insert(image.size_bytes.unwrap_or_default());
+            }
+        }
         Self {
             name: node.metadata.name.unwrap_or_default().into(),
             labels: node.metadata.labels.unwrap_or_default(),
@@ -44,7 +47,7 @@ impl NodeFacts {
             taints: spec.taints.unwrap_or_default(),
             max_pods: allocatable.get("pods").and_then(quantity::read).map_or(0, quantity::Quantity::value),
             allocatable: Resources::parse(&allocatable),
-            images: images.collect(),
+            images,
             features: status.declared_features.unwrap_or_default(),
         }
     }
