@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 use serde_json::{Value, from_value, json};
 
 use crate::cluster::{Cluster, Node, NodeFacts, NodeId};
-use crate::framework::{self, Attempt, Change, Hint, Plugin, Profile, Refusal, Versions, Views};
+use crate::framework::{Attempt, Change, Hint, Plugin, Profile, Refusal, Versions};
 use crate::plugins::profile;
 use crate::pod::PodInfo;
 
@@ -64,6 +64,11 @@ pub fn requesting(name: &str, requests: &[Value]) -> Arc<PodInfo> {
     pod_of(name, json!({"containers": containers(requests)}))
 }
 
+/// Returns a pod on a node, with a container for each of these requests.
+pub fn placed(name: &str, node: &str, requests: &[Value]) -> Arc<PodInfo> {
+    pod_of(name, json!({"nodeName": node, "containers": containers(requests)}))
+}
+
 /// Returns containers with these requests.
 pub fn containers(requests: &[Value]) -> Value {
     let container = |(index, requests): (usize, &Value)| json!({"name": format!("c{index}"), "resources": {"requests": requests}});
@@ -101,16 +106,16 @@ pub fn refusal(
     }
 }
 
-/// Returns a plugin's normalized scores of all nodes of a cluster, in the order of their ids; `None` if it does not score
-/// the pod.
-pub fn scores(plugin: impl Plugin + 'static, pod: &PodInfo, cluster: &Cluster) -> Option<Vec<i64>> {
+/// Returns a plugin's normalized scores of all nodes of a cluster, in the order of their ids, feasible or not; `None` if it
+/// does not score the pod.
+pub fn scores(plugin: &impl Plugin, pod: &PodInfo, cluster: &Cluster) -> Option<Vec<i64>> {
+    if let Some(score) = plugin.node_score(&pod.spec, cluster) {
+        let mut scores: Vec<i64> = cluster.nodes().map(|node| (score.raw)(node)).collect();
+        score.normalize.apply(&mut scores);
+        return Some(scores);
+    }
     let nodes: Vec<NodeId> = cluster.known().iter().collect();
-    let mut seen = None;
-    let profile = profile_with(plugin);
-    framework::score(&profile, pod, cluster, &mut Views::default(), &nodes, |_, scores| {
-        seen = Some(scores.to_vec());
-    });
-    seen
+    plugin.score(pod, cluster, &nodes)
 }
 
 /// Returns a plugin's answer to a change from one version of a node to another.
