@@ -11,6 +11,7 @@ pub mod fnv;
 pub mod host_ports;
 pub mod identity;
 pub mod intern;
+pub mod label_grammar;
 pub mod label_selector;
 pub mod networks;
 pub mod node_selector;

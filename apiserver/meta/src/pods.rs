@@ -33,14 +33,15 @@ pub fn is_ready(pod: &Pod) -> bool {
 /// Returns `true` if a toleration matches a taint (`Toleration.ToleratesTaint` of `k8s.io/api`, without the
 /// operators `Lt` and `Gt` of the feature gate TaintTolerationComparisonOperators).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let agrees = |field: &Option<String>, wanted: &str| {
         field.as_deref().is_none_or(|field| field.is_empty() || field == wanted)
     };
     agrees(&toleration.effect, &taint.effect)
         && agrees(&toleration.key, &taint.key)
         && match toleration.operator.as_deref().unwrap_or_default() {
-            "" | "Equal" => text(&toleration.value) == text(&taint.value),
+            "" | "Equal" => {
+                toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+            }
             "Exists" => true,
             _ => false,
         }

@@ -43,6 +43,11 @@ impl Quantity {
         Self { nano: i128::from(value) * NANO, format: Format::DecimalSi }
     }
 
+    /// Creates a quantity of thousandths, such as those of a CPU.
+    pub fn from_milli(milli: i64) -> Self {
+        Self { nano: i128::from(milli) * 1_000_000, format: Format::DecimalSi }
+    }
+
     /// Creates a quantity of bytes, written with binary suffixes.
     pub fn from_bytes(bytes: i64) -> Self {
         Self { nano: i128::from(bytes) * NANO, format: Format::BinarySi }

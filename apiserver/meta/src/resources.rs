@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ pub fn as_a_whole(spec: &PodSpec) -> Option<&ResourceRequirements> {
 /// Returns the requests of a pod: the sum of its containers or, if greater, the peak of its init containers,
 /// unless overridden at pod level; plus its overhead.
 pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
-    whole_requests(spec, aggregate(spec, |container, _| of(container, requests_of)))
+    RequestRules::default().requests(spec, None)
 }
 
 /// Returns the limits of a pod by the rules of [`pod_requests`]; overhead is added to limits that exist. The
@@ -118,25 +118,58 @@ pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
 /// greatest of what is wanted, what its node has allocated and what is in effect (KEP-1287).
 pub fn effective_requests(pod: &Pod) -> Amounts<'_> {
     let Some(spec) = &pod.spec else { return Amounts::new() };
-    let resize = Resize::of(pod);
-    whole_requests(
-        spec,
-        aggregate(spec, |container, is_restarted| {
+    RequestRules::default().requests(spec, pod.status.as_ref())
+}
+
+/// Variants of the rules of [`pod_requests`] and [`effective_requests`].
+#[derive(Clone, Debug, Default)]
+pub struct RequestRules {
+    /// Requests assumed for each container that has none for the resource.
+    pub assumed: Amounts<'static>,
+    /// Requests at pod level are ignored.
+    pub containers_only: bool,
+    /// Requests at pod level that are being resized count like those of containers (KEP-5419).
+    pub resized_as_a_whole: bool,
+}
+
+impl RequestRules {
+    /// Returns the requests of a pod; those of containers that are resized count if the status is given.
+    pub fn requests<'a>(&self, spec: &'a PodSpec, status: Option<&'a PodStatus>) -> Amounts<'a> {
+        let resize = Resize::of(status);
+        let mut total = aggregate(spec, |container, is_restarted| {
             let wanted = of(container, requests_of);
-            let Some(status) = resize.status(container, is_restarted) else { return wanted };
-            let mut most = resize.feasible(wanted);
-            raise(&mut most, &amounts(status.resources.as_ref().and_then(requests_of)));
-            raise(&mut most, &amounts(status.allocated_resources.as_ref()));
-            most
-        }),
-    )
+            let mut requests = match resize.status(container, is_restarted) {
+                Some(status) => {
+                    let actual = status.resources.as_ref().and_then(requests_of);
+                    resize.greatest(wanted, actual, status.allocated_resources.as_ref())
+                }
+                None => wanted,
+            };
+            for (name, amount) in &self.assumed {
+                requests.entry(name).or_insert(*amount);
+            }
+            requests
+        });
+        let whole = spec.resources.as_ref().and_then(requests_of).filter(|_| !self.containers_only);
+        replace(&mut total, whole);
+        let actual = status.and_then(|status| status.resources.as_ref()).filter(|_| self.resized_as_a_whole);
+        if let (Some(whole), Some(status), Some(actual)) = (whole, status, actual) {
+            let allocated = status.allocated_resources.as_ref();
+            let effective = resize.greatest(amounts(Some(whole)), requests_of(actual), allocated);
+            for name in whole.keys().map(String::as_str).filter(|name| is_pod_level(name)) {
+                total.insert(name, effective.get(name).copied().unwrap_or(Quantity::from_value(0)));
+            }
+        }
+        add(&mut total, &amounts(spec.overhead.as_ref()));
+        total
+    }
 }
 
 /// Returns the limits of a pod by the rules of [`pod_limits`], with those of a container that is resized as the
 /// greater of what is wanted and what is in effect.
 pub fn effective_limits(pod: &Pod) -> Amounts<'_> {
     let Some(spec) = &pod.spec else { return Amounts::new() };
-    let resize = Resize::of(pod);
+    let resize = Resize::of(pod.status.as_ref());
     whole_limits(
         spec,
         aggregate(spec, |container, is_restarted| {
@@ -157,8 +190,8 @@ struct Resize<'a> {
 }
 
 impl<'a> Resize<'a> {
-    fn of(pod: &'a Pod) -> Self {
-        let Some(status) = &pod.status else { return Self { statuses: BTreeMap::new(), infeasible: false } };
+    fn of(status: Option<&'a PodStatus>) -> Self {
+        let Some(status) = status else { return Self { statuses: BTreeMap::new(), infeasible: false } };
         let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
         let reported = all.filter(|container| container.resources.is_some());
         let pending = status.conditions.iter().flatten().find(|one| one.type_ == "PodResizePending");
@@ -177,14 +210,19 @@ impl<'a> Resize<'a> {
     fn feasible<'b>(&self, wanted: Amounts<'b>) -> Amounts<'b> {
         if self.infeasible { Amounts::new() } else { wanted }
     }
-}
 
-fn whole_requests<'a>(spec: &'a PodSpec, mut total: Amounts<'a>) -> Amounts<'a> {
-    if let Some(whole) = &spec.resources {
-        replace(&mut total, whole.requests.as_ref());
+    /// Returns the greatest of what is wanted, if it can be had, what is in effect and what is allocated.
+    fn greatest<'b>(
+        &self,
+        wanted: Amounts<'b>,
+        actual: Option<&'b List>,
+        allocated: Option<&'b List>,
+    ) -> Amounts<'b> {
+        let mut most = self.feasible(wanted);
+        raise(&mut most, &amounts(actual));
+        raise(&mut most, &amounts(allocated));
+        most
     }
-    add(&mut total, &amounts(spec.overhead.as_ref()));
-    total
 }
 
 fn whole_limits<'a>(spec: &'a PodSpec, mut total: Amounts<'a>) -> Amounts<'a> {
@@ -351,6 +389,45 @@ mod tests {
         let mut refused = pod(true);
         grow(&mut refused);
         assert_eq!(effective_requests(&refused)["cpu"].milli(), 350, "it is never given");
+    }
+
+    #[test]
+    fn containers_without_a_request_have_the_assumed_one() {
+        let assumed = Amounts::from([("cpu", "100m".parse().unwrap())]);
+        let rules = RequestRules { assumed, ..RequestRules::default() };
+        let nothing = json!({"name": "c"});
+        let cpu = |containers: &Value, whole: Value, rules: &RequestRules| {
+            let pod =
+                spec(json!({"containers": containers, "initContainers": [container("250m", None), nothing],
+                "resources": whole, "overhead": {"cpu": "1m"}}));
+            rules.requests(&pod, None)["cpu"].milli()
+        };
+        let two = json!([nothing, container("50m", None)]);
+        assert_eq!(cpu(&two, Value::Null, &rules), 251, "the init container requests more");
+        let three = json!([nothing, nothing, container("90m", None)]);
+        assert_eq!(cpu(&three, Value::Null, &rules), 291);
+        assert_eq!(cpu(&json!([container("0", None)]), json!({"requests": {"cpu": "7m"}}), &rules), 8);
+        let rules = RequestRules { containers_only: true, ..rules };
+        assert_eq!(cpu(&three, json!({"requests": {"cpu": "7m"}}), &rules), 291);
+    }
+
+    #[test]
+    fn a_pod_resized_as_a_whole_counts_with_the_greatest_request() {
+        let rules = RequestRules { resized_as_a_whole: true, ..RequestRules::default() };
+        let cpu = |wanted: &str, reason: &str, rules: &RequestRules| {
+            let pod: Pod = from_value(json!({
+                "spec": {"containers": [container("100m", None)], "overhead": {"cpu": "5m"},
+                    "resources": {"requests": {"cpu": wanted, "memory": "1Mi"}}},
+                "status": {"resources": {"requests": {"cpu": "300m"}}, "allocatedResources": {"cpu": "350m"},
+                    "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]}}))
+            .unwrap();
+            let requests = rules.requests(pod.spec.as_ref().unwrap(), pod.status.as_ref());
+            (requests["cpu"].milli(), requests["memory"].value())
+        };
+        assert_eq!(cpu("200m", "Deferred", &rules), (355, 1 << 20));
+        assert_eq!(cpu("900m", "Deferred", &rules), (905, 1 << 20));
+        assert_eq!(cpu("900m", "Infeasible", &rules), (355, 0), "nothing is reported of memory");
+        assert_eq!(cpu("200m", "Deferred", &RequestRules::default()), (205, 1 << 20));
     }
 
     #[test]

@@ -13,5 +13,7 @@ pub mod preemption;
 pub mod queue;
 pub mod resources;
 mod run;
+#[cfg(test)]
+mod testing;
 
 pub use run::{Config, run};

@@ -1,5 +1,6 @@
 //! Pods as the scheduler stores them: the fields that scheduling reads, parsed once for all pods of a template.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
 use apiserver_client::{Labels, Metadata, ObjectKey, Projection};
 use apiserver_meta::host_ports::{HostPort, host_ports};
+use apiserver_meta::node_selector;
 use apiserver_meta::pods::{condition, is_finished};
-use apiserver_meta::resources::{effective_requests, pod_requests};
+use apiserver_meta::resources::pod_requests;
 use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::{
     self, Container, NodeSelector, NodeSelectorTerm, PodAffinityTerm, PodExtendedResourceClaimStatus,
@@ -17,6 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
+use crate::cluster::NodeFacts;
 use crate::resources::{Resources, Scored};
 
 mod reduce;
@@ -58,6 +61,19 @@ impl Deref for PodSpec {
     }
 }
 
+impl PodSpec {
+    /// Returns `true` if a node meets `nodeSelector` and the required node affinity, but for what
+    /// [`PodInfo::pinned_to`] has of it.
+    pub fn selects(&self, node: &NodeFacts) -> bool {
+        let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
+        self.source.node_selector.iter().flatten().all(has)
+            && self
+                .node_affinity
+                .as_ref()
+                .is_none_or(|affinity| node_selector::matches(affinity, &node.name, &node.labels))
+    }
+}
+
 /// The parsed form of a [`PodSpec`].
 #[derive(Debug)]
 pub struct Parsed {
@@ -68,9 +84,12 @@ pub struct Parsed {
     pub never_preempts: bool,
     /// Requests that must fit (KEP-753, KEP-2837), overhead included.
     pub requests: Resources,
+    /// What a pod counts for in the scores of other pods, once it is on a node.
     pub scored: Scored,
+    /// What the scores of NodeResourcesFit count for the pod itself.
+    pub fit_scored: Resources,
     pub host_ports: Vec<HostPort>,
-    /// Images of init containers and containers.
+    /// Images of init containers and containers, with their tags.
     pub images: Vec<String>,
     pub node_affinity: Option<NodeSelector>,
     pub preferred_nodes: Vec<PreferredSchedulingTerm>,
@@ -98,9 +117,12 @@ impl Parsed {
             priority: spec.priority.unwrap_or_default(),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             requests: Resources::collect(pod_requests(spec)),
-            scored: reduce::scored(spec),
+            scored: reduce::scored(spec, None, &pod_requests(spec)),
+            fit_scored: reduce::fit_scored(spec),
             host_ports: host_ports(spec).collect(),
-            images: containers.filter_map(|container| container.image.clone()).collect(),
+            images: containers
+                .map(|container| reduce::with_tag(container.image.as_deref().unwrap_or_default()))
+                .collect(),
             node_affinity: nodes.required_during_scheduling_ignored_during_execution,
             preferred_nodes: nodes.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
             affinity: PodTerms {
@@ -141,7 +163,8 @@ pub struct PodInfo {
     /// The only node that the pod may run on, by a node affinity for the field `metadata.name`, as pods of DaemonSets
     /// have it.
     pub pinned_to: Option<Arc<str>>,
-    /// Volumes that scheduling depends on: claims, ephemeral and CSI volumes, and disks that only one node can attach.
+    /// Volumes that scheduling depends on: claims, ephemeral and CSI volumes, images, and disks that only one node can
+    /// attach.
     pub volumes: Arc<Vec<Volume>>,
     /// `status.nominatedNodeName`.
     pub nominated: Option<Arc<str>>,
@@ -210,6 +233,20 @@ impl PodInfo {
     pub fn labels(&self) -> &Labels {
         static NONE: Labels = Labels::new();
         self.metadata.labels().unwrap_or(&NONE)
+    }
+
+    /// Returns `true` if a node meets `nodeSelector` and the required node affinity.
+    pub fn selects(&self, node: &NodeFacts) -> bool {
+        self.pinned_to.as_ref().is_none_or(|name| *name == node.name) && self.spec.selects(node)
+    }
+
+    /// Returns the images of containers and volumes, with their tags.
+    pub fn images(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let containers = self.spec.images.iter().map(|image| Cow::Borrowed(image.as_str()));
+        let volumes = self.volumes.iter().filter_map(|volume| volume.image.as_ref());
+        containers.chain(
+            volumes.map(|image| Cow::Owned(reduce::with_tag(image.reference.as_deref().unwrap_or_default()))),
+        )
     }
 
     pub fn is_terminating(&self) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_client::slim::shared_text;
-use apiserver_meta::quantity;
+use apiserver_meta::{label_grammar, quantity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// CPU, in thousandths of a core, that the scores assume for a container without a request.
@@ -26,12 +26,16 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// No amount of any resource.
+    pub const NONE: Self = Self { cpu: 0, memory: 0, ephemeral_storage: 0, scalar: BTreeMap::new() };
+
     /// Parses a `ResourceList`. Amounts that cannot be parsed, which validation refuses, are omitted.
     pub fn parse(list: &BTreeMap<String, Quantity>) -> Self {
         Self::collect(list.iter().filter_map(|(name, text)| Some((name.as_str(), quantity::read(text)?))))
     }
 
-    /// Collects amounts by resource. The number of `pods` is not one of them.
+    /// Collects amounts by resource. The number of `pods` is not one of them, and names that are no resources of
+    /// scheduling are omitted.
     pub fn collect<'a>(amounts: impl IntoIterator<Item = (&'a str, quantity::Quantity)>) -> Self {
         let mut resources = Self::default();
         for (name, quantity) in amounts {
@@ -39,10 +43,10 @@ impl Resources {
                 "cpu" => resources.cpu = quantity.milli(),
                 "memory" => resources.memory = quantity.value(),
                 "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
-                "pods" => {}
-                _ => {
+                _ if is_scalar(name) => {
                     resources.scalar.insert(shared_text(name), quantity.value());
                 }
+                _ => {}
             }
         }
         resources
@@ -76,6 +80,24 @@ impl Resources {
     }
 }
 
+/// Returns `true` if a resource is one besides CPU, memory and ephemeral storage that scheduling counts: an extended or
+/// prefixed native one, huge pages, or attachable volumes.
+pub fn is_scalar(name: &str) -> bool {
+    let of_nodes = name.starts_with("hugepages-") || name.starts_with("attachable-volumes-");
+    of_nodes || is_prefixed_native(name) || is_extended(name)
+}
+
+/// Returns `true` if a resource is neither native nor one of quotas (`requests.…`).
+pub fn is_extended(name: &str) -> bool {
+    // Quotas count it by this name.
+    let in_quotas = || label_grammar::is_key(&format!("requests.{name}"));
+    name.contains('/') && !is_prefixed_native(name) && !name.starts_with("requests.") && in_quotas()
+}
+
+fn is_prefixed_native(name: &str) -> bool {
+    name.contains("kubernetes.io/")
+}
+
 /// CPU and memory as the scores count them: with defaults for containers that request nothing, so that such pods
 /// spread too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,5 +117,33 @@ impl Scored {
     pub fn subtract(&mut self, less: Self) {
         self.cpu -= less.cpu;
         self.memory -= less.memory;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_of_scheduling_are_known_by_their_names() {
+        for name in [
+            "example.com/gpu",
+            "kubernetes.io/thing",
+            "sub.kubernetes.io/thing",
+            "hugepages-2Mi",
+            "attachable-volumes-csi",
+        ] {
+            assert!(is_scalar(name), "{name}");
+        }
+        for name in
+            ["pods", "storage", "gpu", "requests.example.com/gpu", "example.com/", "a/b/c", "Example.com/gpu"]
+        {
+            assert!(!is_scalar(name), "{name}");
+        }
+        assert!(
+            is_extended("example.com/gpu")
+                && !is_extended("kubernetes.io/thing")
+                && !is_extended("hugepages-2Mi")
+        );
     }
 }

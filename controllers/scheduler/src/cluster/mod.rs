@@ -109,7 +109,7 @@ impl Cluster {
     pub fn set_node(&mut self, facts: Arc<NodeFacts>) {
         let id = self.slot(&facts.name);
         let node = &mut self.nodes[id.index()];
-        self.images.replace(&node.facts.images, &facts.images);
+        self.images.replace(id, &node.facts.images, &facts.images);
         node.facts = facts;
         node.is_known = true;
         self.known.insert(id);
@@ -120,7 +120,7 @@ impl Cluster {
     pub fn remove_node(&mut self, name: &str) {
         let Some(&id) = self.by_name.get(name) else { return };
         let node = &mut self.nodes[id.index()];
-        self.images.replace(&node.facts.images, &BTreeMap::new());
+        self.images.replace(id, &node.facts.images, &BTreeMap::new());
         let name = Arc::clone(&node.facts.name);
         node.facts = Arc::new(NodeFacts { name, ..NodeFacts::default() });
         node.is_known = false;

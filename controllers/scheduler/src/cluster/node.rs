@@ -26,7 +26,7 @@ pub struct NodeFacts {
     /// Number of pods that the node can run.
     pub max_pods: i64,
     /// Size of each image in bytes, by each of its names.
-    pub images: BTreeMap<String, i64>,
+    pub images: BTreeMap<Arc<str>, i64>,
     /// `status.declaredFeatures`.
     pub features: Vec<String>,
     /// Status of each condition by its type.
@@ -39,13 +39,15 @@ impl NodeFacts {
     pub fn parse(node: v1::Node) -> Self {
         let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
         let allocatable = status.allocatable.unwrap_or_default();
-        let images = status.images.unwrap_or_default().into_iter().flat_map(|image| {
-            let size = image.size_bytes.unwrap_or_default();
-            image.names.unwrap_or_default().into_iter().map(move |name| (name, size))
-        });
         let mut annotations = DefaultHasher::new();
         node.metadata.annotations.filter(|all| !all.is_empty()).hash(&mut annotations);
         let conditions = status.conditions.unwrap_or_default().into_iter();
+        let mut images = BTreeMap::new();
+        for image in status.images.unwrap_or_default() {
+            for name in image.names.unwrap_or_default() {
+                images.entry(shared_text(&name)).or_insert(image.size_bytes.unwrap_or_default());
+            }
+        }
         Self {
             name: node.metadata.name.unwrap_or_default().into(),
             labels: node.metadata.labels.unwrap_or_default(),
@@ -53,7 +55,7 @@ impl NodeFacts {
             taints: spec.taints.unwrap_or_default(),
             max_pods: allocatable.get("pods").and_then(quantity::read).map_or(0, quantity::Quantity::value),
             allocatable: Resources::parse(&allocatable),
-            images: images.collect(),
+            images,
             features: status.declared_features.unwrap_or_default(),
             conditions: conditions.map(|one| (shared_text(&one.type_), shared_text(&one.status))).collect(),
             annotations: annotations.finish(),

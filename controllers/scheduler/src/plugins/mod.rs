@@ -1,25 +1,57 @@
 //! The plugins, each at the extension points that it has in Kubernetes.
 
+mod allocation;
 mod default_preemption;
+mod image_locality;
+mod node_affinity;
+mod node_declared_features;
 mod node_name;
+mod node_ports;
+mod node_resources_balanced_allocation;
+mod node_resources_fit;
 mod node_unschedulable;
+mod scheduling_gates;
+mod taint_toleration;
 
+pub use self::allocation::{ResourceWeight, default_resources};
 pub use self::default_preemption::DefaultPreemption;
+pub use self::image_locality::ImageLocality;
+pub use self::node_affinity::{NodeAffinity, NodeAffinityArgs};
+pub use self::node_declared_features::NodeDeclaredFeatures;
 pub use self::node_name::NodeName;
+pub use self::node_ports::NodePorts;
+pub use self::node_resources_balanced_allocation::{BalancedAllocationArgs, NodeResourcesBalancedAllocation};
+pub use self::node_resources_fit::strategy::{ShapePoint, Strategy};
+pub use self::node_resources_fit::{FitArgs, NodeResourcesFit};
 pub use self::node_unschedulable::NodeUnschedulable;
+pub use self::scheduling_gates::SchedulingGates;
+pub use self::taint_toleration::TaintToleration;
 use crate::framework::{Plugin, Profile, Sampling};
 
 /// Returns the default profile, with the order and the weights of kube-scheduler.
 pub fn default_profile() -> Profile {
     let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
+        (Box::new(SchedulingGates), 0),
         (Box::new(NodeUnschedulable), 0),
         (Box::new(NodeName), 0),
+        (Box::new(TaintToleration), 3),
+        (Box::new(NodeAffinity::default()), 2),
+        (Box::new(NodePorts), 0),
+        (Box::new(NodeResourcesFit::default()), 1),
         (Box::new(DefaultPreemption::default()), 0),
+        (Box::new(NodeResourcesBalancedAllocation::default()), 1),
+        (Box::new(ImageLocality), 1),
+        (Box::new(NodeDeclaredFeatures), 0),
     ];
+    profile("default-scheduler", plugins)
+}
+
+/// Returns a profile with these plugins and their weights at all extension points.
+pub fn profile(name: &str, plugins: Vec<(Box<dyn Plugin>, i64)>) -> Profile {
     let all: Vec<usize> = (0..plugins.len()).collect();
     let score = plugins.iter().enumerate().filter(|(_, (_, weight))| *weight > 0);
     Profile {
-        name: "default-scheduler".to_owned(),
+        name: name.to_owned(),
         pre_enqueue: all.clone(),
         pre_filter: all.clone(),
         filter: all.clone(),

@@ -1,15 +1,15 @@
 //! Takes from a pod what scheduling reads, so that pods of one template have equal specifications.
 
-use super::{
-    Container, NodeSelectorTerm, ObjectMeta, Resized, Resources, Scored, Volume, effective_requests,
-    pod_requests, v1,
-};
-use crate::resources::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU};
 use apiserver_meta::quantity::Quantity;
-use apiserver_meta::resources::{Amounts, as_a_whole, most_at_one_time};
+use apiserver_meta::resources::{Amounts, RequestRules, pod_requests};
+
+use super::{Container, NodeSelectorTerm, ObjectMeta, Resized, Resources, Scored, Volume, v1};
+use crate::resources::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU};
 
 /// The field of a node by which pods of a DaemonSet are pinned to it.
 const NAME_FIELD: &str = "metadata.name";
+/// The action of a container's rule that a node has to support.
+const RESTART_ALL: &str = "RestartAllContainers";
 
 /// Returns metadata without what scheduling does not read.
 pub(super) fn metadata(mut meta: ObjectMeta) -> ObjectMeta {
@@ -27,6 +27,7 @@ pub(super) fn spec(spec: v1::PodSpec) -> v1::PodSpec {
         affinity: spec.affinity,
         containers: spec.containers.into_iter().map(container).collect(),
         host_network: spec.host_network,
+        host_users: spec.host_users.filter(|shared| !shared),
         init_containers: spec
             .init_containers
             .map(|containers| containers.into_iter().map(container).collect()),
@@ -49,12 +50,18 @@ fn container(container: Container) -> Container {
         ports.retain(|port| port.host_port.is_some_and(|port| port > 0));
         ports
     });
+    let rules = container.restart_policy_rules.map(|mut rules| {
+        rules.retain(|rule| rule.action == RESTART_ALL);
+        rules.truncate(1);
+        rules
+    });
     Container {
         name: container.name,
         image: container.image,
         ports: ports.filter(|ports| !ports.is_empty()),
         resources: container.resources,
         restart_policy: container.restart_policy,
+        restart_policy_rules: rules.filter(|rules| !rules.is_empty()),
         ..Container::default()
     }
 }
@@ -92,6 +99,7 @@ pub(super) fn volumes(all: Vec<Volume>) -> Vec<Volume> {
         volume.persistent_volume_claim.is_some()
             || volume.ephemeral.is_some()
             || volume.csi.is_some()
+            || volume.image.is_some()
             || volume.gce_persistent_disk.is_some()
             || volume.aws_elastic_block_store.is_some()
             || volume.azure_disk.is_some()
@@ -101,48 +109,67 @@ pub(super) fn volumes(all: Vec<Volume>) -> Vec<Volume> {
     all.into_iter().filter(depends).collect()
 }
 
-/// Returns the requests of a pod that is being resized; `None` if they are those of its specification.
-pub(super) fn resized(pod: &v1::Pod) -> Option<Resized> {
-    let status = pod.status.as_ref()?;
-    let mut containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    containers.find(|container| container.resources.is_some())?;
-    let spec = pod.spec.as_ref()?;
-    let requests = Resources::collect(effective_requests(pod));
-    if requests == Resources::collect(pod_requests(spec)) {
-        return None;
-    }
-    let mut scored = scored(spec);
-    // Containers without a request have the same default whatever is resized.
-    let wanted = Resources::collect(pod_requests(spec));
-    scored.cpu += requests.cpu - wanted.cpu;
-    scored.memory += requests.memory - wanted.memory;
-    Some(Resized { requests, scored })
+/// Returns an image's name with the tag that is meant if none is given.
+pub(super) fn with_tag(image: &str) -> String {
+    // A colon before the last slash is one of a port.
+    if image.rfind(':') > image.rfind('/') { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Returns CPU and memory of a pod as the scores count them.
-pub(super) fn scored(spec: &v1::PodSpec) -> Scored {
-    let of = |container: &Container| -> Amounts<'static> {
-        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        let read = |name: &str| requests?.get(name).and_then(apiserver_meta::quantity::read);
-        let cpu = read("cpu").map_or(DEFAULT_MILLI_CPU, Quantity::milli);
-        let memory = read("memory").map_or(DEFAULT_MEMORY, Quantity::value);
-        Amounts::from([("cpu", Quantity::from_value(cpu)), ("memory", Quantity::from_value(memory))])
-    };
-    let containers = spec.containers.iter().map(of);
-    let init = spec.init_containers.iter().flatten();
-    let init = init.map(|container| (container.restart_policy.as_deref() == Some("Always"), of(container)));
-    let sum = most_at_one_time(containers, init);
-    let get = |name: &str| sum.get(name).map_or(0, |amount| amount.value());
-    let mut scored = Scored { cpu: get("cpu"), memory: get("memory") };
-    if let Some(requests) = as_a_whole(spec).and_then(|whole| whole.requests.as_ref()) {
-        let read = |name: &str| requests.get(name).and_then(apiserver_meta::quantity::read);
-        scored.cpu = read("cpu").map_or(scored.cpu, Quantity::milli);
-        scored.memory = read("memory").map_or(scored.memory, Quantity::value);
+/// Returns the requests of a pod that is being resized; `None` if they are those of its specification.
+pub(super) fn resized(pod: &v1::Pod) -> Option<Resized> {
+    let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
+    if !is_resized(spec, status) {
+        return None;
     }
-    if let Some(overhead) = &spec.overhead {
-        let overhead = Resources::parse(overhead);
-        scored.cpu += overhead.cpu;
-        scored.memory += overhead.memory;
-    }
-    scored
+    let rules = RequestRules { resized_as_a_whole: true, ..RequestRules::default() };
+    let amounts = rules.requests(spec, Some(status));
+    let resized =
+        Resized { scored: scored(spec, Some(status), &amounts), requests: Resources::collect(amounts) };
+    let wanted = pod_requests(spec);
+    let is_same =
+        resized.scored == scored(spec, None, &wanted) && resized.requests == Resources::collect(wanted);
+    (!is_same).then_some(resized)
+}
+
+/// Returns `true` if the node reports other requests than those of the specification.
+fn is_resized(spec: &v1::PodSpec, status: &v1::PodStatus) -> bool {
+    let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let wanted =
+        |name: &str| all().find(|container| container.name == name)?.resources.as_ref()?.requests.as_ref();
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let differs = statuses.any(|container| {
+        let Some(actual) = &container.resources else { return false };
+        let wanted = wanted(&container.name).filter(|list| !list.is_empty());
+        let is_wanted = |list: Option<&_>| list.is_none_or(|list| Some(list) == wanted);
+        actual.requests.as_ref().filter(|list| !list.is_empty()) != wanted
+            || !is_wanted(container.allocated_resources.as_ref().filter(|list| !list.is_empty()))
+    });
+    differs || (spec.resources.is_some() && status.resources.is_some())
+}
+
+/// Returns CPU and memory of a pod on a node as scores count them, with assumed requests for containers that have none.
+/// `requests` are those without the assumed ones.
+pub(super) fn scored(spec: &v1::PodSpec, status: Option<&v1::PodStatus>, requests: &Amounts<'_>) -> Scored {
+    let whole = spec.resources.as_ref().and_then(|whole| whole.requests.as_ref());
+    let is_whole = whole.into_iter().flatten().any(|(name, _)| apiserver_meta::resources::is_pod_level(name));
+    let mut assumed = assumed_requests();
+    // Requests of the pod as a whole are not topped up.
+    assumed.retain(|name, _| !is_whole || !requests.contains_key(name));
+    let rules = RequestRules { assumed, resized_as_a_whole: true, ..RequestRules::default() };
+    let sum = rules.requests(spec, status);
+    let get = |name: &str| sum.get(name).copied().unwrap_or(Quantity::from_value(0));
+    Scored { cpu: get("cpu").milli(), memory: get("memory").value() }
+}
+
+/// Returns the requests of a pod to be placed as the scores of NodeResourcesFit count them: with assumed ones for
+/// containers that have none, and without those of the pod as a whole, which kube-scheduler does not read there.
+pub(super) fn fit_scored(spec: &v1::PodSpec) -> Resources {
+    let rules =
+        RequestRules { assumed: assumed_requests(), containers_only: true, ..RequestRules::default() };
+    Resources::collect(rules.requests(spec, None))
+}
+
+fn assumed_requests() -> Amounts<'static> {
+    let cpu = Quantity::from_milli(DEFAULT_MILLI_CPU);
+    Amounts::from([("cpu", cpu), ("memory", Quantity::from_value(DEFAULT_MEMORY))])
 }
