@@ -144,7 +144,7 @@ impl<'a> Attempt<'a> {
         nodes
     }
 
-    /// Returns why none of the nodes passes.
+    /// Records why nodes do not pass.
     fn explain(&self, cluster: &Cluster, diagnosis: &mut Diagnosis) {
         let only = self.candidates(cluster);
         for id in only.as_ref().unwrap_or(cluster.known()).iter() {
@@ -196,19 +196,47 @@ pub fn find_feasible(
     let mut nodes = attempt.passing(profile, pod, cluster, views);
     let checked = attempt.candidates(cluster).map_or(cluster.len(), |only| only.len());
     drop(attempt);
-    for id in contested(pod, cluster, &nodes) {
-        if let Err(refusal) = fits_with_nominated(profile, pod, cluster, id) {
+    let contested = contested(pod, cluster, &nodes);
+    for &id in &contested {
+        if fits_with_nominated(profile, pod, cluster, id).is_err() {
             nodes.remove(id);
-            diagnosis.refuse(id, refusal);
         }
     }
     if nodes.is_empty() {
-        if let Ok(attempt) = Attempt::prepare(profile, pod, cluster) {
-            attempt.explain(cluster, &mut diagnosis);
-        }
+        explain(profile, pod, cluster, &contested, &mut diagnosis);
         return Err(diagnosis);
     }
     Ok(sample(profile.sampling, &nodes, checked, cluster.len(), start))
+}
+
+/// Records why nodes are not feasible for a pod. `contested` are those that may pass but for the pods nominated for them.
+fn explain(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    contested: &[NodeId],
+    diagnosis: &mut Diagnosis,
+) {
+    match Attempt::prepare(profile, pod, cluster) {
+        Ok(attempt) => attempt.explain(cluster, diagnosis),
+        Err(refusal) => return diagnosis.refuse_all(refusal),
+    }
+    for &id in contested {
+        if let Err(refusal) = fits_with_nominated(profile, pod, cluster, id) {
+            diagnosis.refuse(id, refusal);
+        }
+    }
+}
+
+/// Returns why each node that is not feasible for a pod is not.
+pub fn diagnose(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster) -> Diagnosis {
+    for plugin in &profile.plugins {
+        plugin.register(pod, cluster);
+    }
+    let mut diagnosis = Diagnosis { nodes: cluster.len(), ..Diagnosis::default() };
+    let contested = contested(pod, cluster, &cluster.known().clone());
+    explain(profile, pod, cluster, &contested, &mut diagnosis);
+    diagnosis
 }
 
 /// Returns the node that the pod was nominated for, if it is feasible.

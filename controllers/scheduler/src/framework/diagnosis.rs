@@ -22,8 +22,8 @@ pub struct Diagnosis {
     pub plugins: BTreeSet<&'static str>,
     /// Plugins for which the pod waits ([`Code::Pending`]).
     pub pending: BTreeSet<&'static str>,
-    /// What the search for pods to preempt has found; empty if there was none.
-    pub post_filter: String,
+    /// What was found for a pod that fits nowhere; nothing if pods are preempted for it.
+    pub post_filter: Vec<String>,
 }
 
 impl Diagnosis {
@@ -94,7 +94,7 @@ impl fmt::Display for Diagnosis {
             }
         }
         if !self.post_filter.is_empty() {
-            write!(f, " {}", self.post_filter)?;
+            write!(f, " {}", self.post_filter.join(", "))?;
         }
         Ok(())
     }
@@ -116,11 +116,11 @@ mod tests {
         let refusal = Refusal::unresolvable("node(s) were unschedulable").by("NodeUnschedulable");
         diagnosis.refuse(NodeId::new(10), refusal);
         diagnosis.others = Some(Refusal::unresolvable("node(s) didn't satisfy plugin(s) [NodeAffinity]"));
-        diagnosis.post_filter = "preemption: none.".to_owned();
+        diagnosis.post_filter = vec!["no new claims".to_owned(), "preemption: none.".to_owned()];
         assert_eq!(
             diagnosis.to_string(),
             "0/12 nodes are available: 1 node(s) didn't satisfy plugin(s) [NodeAffinity], \
-             1 node(s) were unschedulable, 10 Insufficient cpu. preemption: none."
+             1 node(s) were unschedulable, 10 Insufficient cpu. no new claims, preemption: none."
         );
         assert_eq!(diagnosis.plugins, ["NodeResourcesFit", "NodeUnschedulable"].into());
     }

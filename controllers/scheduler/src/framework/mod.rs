@@ -9,15 +9,17 @@ mod attempt;
 mod diagnosis;
 mod event;
 mod plugin;
+mod post_filter;
 mod profile;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, find_feasible, score};
+pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, score};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::plugin::{
-    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, Refusal,
+    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PostFilter, PreBind, PreFilter, Refusal,
 };
+pub use self::post_filter::{Remedy, post_filter};
 pub use self::profile::{Profile, Sampling};
 pub use self::view::Views;

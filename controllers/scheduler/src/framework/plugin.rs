@@ -128,6 +128,15 @@ impl fmt::Debug for NodeScore<'_> {
 /// What is to be written before the pod is bound: a plan that the plugin made and its edge carries out.
 pub type PreBind = Box<dyn Any + Send + Sync>;
 
+/// What a plugin has found for a pod that fits nowhere.
+#[derive(Debug)]
+pub struct PostFilter {
+    /// What is added to the message of the pod's failure.
+    pub message: &'static str,
+    /// What is to be written for the pod to become schedulable.
+    pub plan: Option<PreBind>,
+}
+
 /// A plugin. Each method is an extension point; the default does nothing.
 pub trait Plugin: Send + Sync {
     /// Returns the plugin's name in the scheduler's configuration, such as `NodeResourcesFit`.
@@ -190,6 +199,11 @@ pub trait Plugin: Send + Sync {
 
     /// Undoes [`Self::reserve`]. May be called for what was not reserved.
     fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    /// Looks for what may make a pod schedulable that fits nowhere, other than the removal of pods (PostFilter).
+    fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster) -> Option<PostFilter> {
+        None
+    }
 
     /// Returns how to look for pods to preempt, if the plugin does so for pods that fit nowhere (PostFilter).
     fn preemption(&self) -> Option<PreemptionArgs> {

@@ -55,12 +55,12 @@ pub enum Found {
 }
 
 impl Found {
-    /// Returns what follows the reasons in the message of the pod's failure; empty if pods are preempted.
-    pub fn message(&self) -> String {
+    /// Returns what is added to the message of the pod's failure; `None` if pods are preempted.
+    pub fn message(&self) -> Option<String> {
         match self {
-            Self::NotEligible(why) => format!("preemption: {why}"),
-            Self::Nothing(why) => format!("preemption: {why}"),
-            Self::Candidate(_) => String::new(),
+            Self::NotEligible(why) => Some(format!("preemption: {why}")),
+            Self::Nothing(why) => Some(format!("preemption: {why}")),
+            Self::Candidate(_) => None,
         }
     }
 }

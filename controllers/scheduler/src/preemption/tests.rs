@@ -1,1 +1,124 @@
+//! Cases of preemption that need no more than one node, or the order of candidates. What kube-scheduler itself answers in
+//! hundreds of random clusters is in `tests/differential`.
 
+use serde_json::{Value, from_value, json};
+
+use super::*;
+use crate::framework::{NominatedFirst, Views, find_feasible, post_filter};
+use crate::plugins::default_profile;
+use crate::testing::{cluster, pod, sized};
+
+/// Returns a pod that requests this many cores and has a priority, with its name as its only label.
+fn importance(name: &str, cores: u32, priority: i32, node: Option<&str>) -> Arc<PodInfo> {
+    let started = format!("2026-01-01T00:00:{:02}Z", name.len());
+    pod(
+        name,
+        json!({"metadata": {"labels": {"app": name}}, "status": {"startTime": started},
+            "spec": {"priority": priority, "nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cores.to_string()}}}]}}),
+    )
+}
+
+fn on(name: &str, cores: u32, priority: i32, node: &str) -> Arc<PodInfo> {
+    importance(name, cores, priority, Some(node))
+}
+
+/// Returns the node that is chosen for a pod of four cores and priority 10, with the victims.
+fn outcome(cluster: &mut Cluster, preemptor: &PodInfo) -> Result<(String, Vec<String>), String> {
+    let profile = default_profile();
+    let found = find_feasible(&profile, preemptor, cluster, &mut Views::default(), 0, NominatedFirst::Yes);
+    let mut diagnosis = *found.expect_err("the pod fits nowhere");
+    match post_filter(&profile, preemptor, cluster, &mut diagnosis, 0).preemption {
+        Some(Found::Candidate(candidate)) => {
+            let victims = candidate.victims.iter().map(|victim| victim.name().to_owned());
+            Ok((cluster.node(candidate.node).name.to_string(), victims.collect()))
+        }
+        _ => Err(diagnosis.to_string()),
+    }
+}
+
+fn four_cores(priority: i32) -> Arc<PodInfo> {
+    importance("new", 4, priority, None)
+}
+
+fn nodes(names: &[&str]) -> Vec<Arc<crate::cluster::NodeFacts>> {
+    names.iter().map(|name| sized(name, json!({"cpu": "8"}))).collect()
+}
+
+fn budget(app: &str, allowed: i32) -> (apiserver_client::ObjectKey, Value) {
+    let key = apiserver_client::ObjectKey::new("default", app);
+    (
+        key,
+        json!({"spec": {"selector": {"matchLabels": {"app": app}}}, "status": {"disruptionsAllowed": allowed}}),
+    )
+}
+
+#[test]
+fn least_important_pods_go_and_no_more_than_needed() {
+    let pods = [on("a", 2, 5, "n"), on("bb", 2, 1, "n"), on("ccc", 2, 1, "n"), on("dddd", 2, 20, "n")];
+    let mut cluster = cluster(&nodes(&["n"]), &pods);
+    // Of equal priority, those that have run longer are spared.
+    let expected = ("n".to_owned(), vec!["bb".to_owned(), "ccc".to_owned()]);
+    assert_eq!(outcome(&mut cluster, &four_cores(10)), Ok(expected));
+    let before: Vec<_> = cluster.named("n").unwrap().pods.iter().map(|pod| pod.name().to_owned()).collect();
+    assert_eq!(before.len(), 4, "nothing was removed by the search");
+}
+
+#[test]
+fn pods_of_equal_priority_are_not_preempted() {
+    let mut cluster = cluster(&nodes(&["n"]), &[on("a", 8, 10, "n")]);
+    let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+         1 No preemption victims found for incoming pod.";
+    assert_eq!(outcome(&mut cluster, &four_cores(10)), Err(message.to_owned()));
+}
+
+#[test]
+fn protected_pods_are_spared_if_others_suffice() {
+    let mut cluster = cluster(&nodes(&["n"]), &[on("a", 4, 1, "n"), on("b", 4, 2, "n")]);
+    let (key, object) = budget("a", 0);
+    cluster.budgets.set(key, Some(Arc::new(from_value(object).unwrap())));
+    assert_eq!(outcome(&mut cluster, &four_cores(10)), Ok(("n".to_owned(), vec!["b".to_owned()])));
+}
+
+#[test]
+fn node_with_the_lowest_highest_victim_is_chosen_unless_a_budget_is_violated_there() {
+    let pods = [on("a", 8, 1, "n1"), on("b", 8, 3, "n2"), on("c", 8, 2, "n3")];
+    let mut cluster = cluster(&nodes(&["n1", "n2", "n3"]), &pods);
+    assert_eq!(outcome(&mut cluster, &four_cores(10)).unwrap().0, "n1");
+    let (key, object) = budget("a", 0);
+    cluster.budgets.set(key, Some(Arc::new(from_value(object).unwrap())));
+    assert_eq!(outcome(&mut cluster, &four_cores(10)).unwrap().0, "n3");
+}
+
+#[test]
+fn pods_wait_for_victims_that_are_being_removed_for_them() {
+    let leaving = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "n",
+        "priority": 1, "containers": [{"name": "c", "resources": {"requests": {"cpu": "8"}}}]},
+        "status": {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}});
+    let mut cluster = cluster(&nodes(&["n"]), &[pod("leaving", leaving)]);
+    let waiting = pod(
+        "new",
+        json!({"spec": {"priority": 10,
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]}, "status": {"nominatedNodeName": "n"}}),
+    );
+    let message = "0/1 nodes are available: 1 Insufficient cpu. \
+         preemption: not eligible due to a terminating pod on the nominated node.";
+    assert_eq!(outcome(&mut cluster, &waiting), Err(message.to_owned()));
+}
+
+#[test]
+fn room_of_a_nominated_pod_is_not_taken_by_one_of_lower_priority() {
+    let mut cluster = cluster(&nodes(&["n"]), &[on("a", 2, 1, "n")]);
+    let nominated = pod(
+        "first",
+        json!({"spec": {"priority": 50,
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]}}),
+    );
+    cluster.nominated.set(&nominated, &Arc::from("n"));
+    let taken = |cluster: &mut Cluster, pod: &PodInfo| {
+        find_feasible(&default_profile(), pod, cluster, &mut Views::default(), 0, NominatedFirst::Yes).is_ok()
+    };
+    assert!(!taken(&mut cluster, &four_cores(10)));
+    assert!(taken(&mut cluster, &four_cores(60)), "a more important pod does not wait");
+    assert!(taken(&mut cluster, &nominated), "nor does the nominated pod itself");
+}

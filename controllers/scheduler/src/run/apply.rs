@@ -141,7 +141,8 @@ impl Scheduler {
         self.release(pod);
         self.binding.remove(&pod.uid);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
-        if let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none()) {
+        if let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
+        {
             let failure = Failure { is_error: true, ..Failure::default() };
             self.queue.failed(&current, failure, &self.cluster, Instant::now());
         }

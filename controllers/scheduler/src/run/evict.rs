@@ -47,8 +47,7 @@ pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, update
 
 async fn clear_nomination(client: &Client, pod: &PodInfo) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), pod.namespace());
-    let patch =
-        json!({"metadata": {"uid": pod.uid.to_string()}, "status": {"nominatedNodeName": null}});
+    let patch = json!({"metadata": {"uid": pod.uid.to_string()}, "status": {"nominatedNodeName": null}});
     let patched = pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
     if let Err(error) = patched {
         debug!(pod = %pod.key(), %error, "cannot clear the nomination");
@@ -56,7 +55,12 @@ async fn clear_nomination(client: &Client, pod: &PodInfo) {
 }
 
 /// Tells why the victim goes, and deletes it.
-async fn evict(client: &Client, ambient: &Ambient, eviction: &Eviction, victim: &PodInfo) -> kube::Result<()> {
+async fn evict(
+    client: &Client,
+    ambient: &Ambient,
+    eviction: &Eviction,
+    victim: &PodInfo,
+) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), victim.namespace());
     let preemptor = &eviction.preemptor;
     let scheduler = &preemptor.spec.scheduler;
@@ -65,15 +69,15 @@ async fn evict(client: &Client, ambient: &Ambient, eviction: &Eviction, victim: 
         "message": format!("{scheduler}: preempting to accommodate a higher priority pod"),
         "lastTransitionTime": Time(ambient.now()), "observedGeneration": victim.metadata.generation(),
     });
-    let patch =
-        json!({"metadata": {"uid": victim.uid.to_string()}, "status": {"conditions": [condition]}});
+    let patch = json!({"metadata": {"uid": victim.uid.to_string()}, "status": {"conditions": [condition]}});
     let patched = pods.patch_status(victim.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
     if !is_there(patched)? {
         return Ok(());
     }
     let uid = Some(victim.uid.to_string());
     let preconditions = Some(Preconditions { uid, resource_version: None });
-    let deleted = pods.delete(victim.name(), &DeleteParams { preconditions, ..DeleteParams::default() }).await;
+    let deleted =
+        pods.delete(victim.name(), &DeleteParams { preconditions, ..DeleteParams::default() }).await;
     if is_there(deleted)? {
         info!(victim = %victim.key(), pod = %preemptor.key(), node = %eviction.node, "preempted");
         if let Some(recorder) = &eviction.recorder {

@@ -9,9 +9,11 @@ use super::Scheduler;
 use super::bind::Placed;
 use super::evict::{self, Eviction};
 use crate::cluster::NodeId;
-use crate::framework::{Diagnosis, NominatedFirst, PreBind, Refusal, best, find_feasible, score};
+use crate::framework::{
+    Diagnosis, NominatedFirst, PreBind, Refusal, best, find_feasible, post_filter, score,
+};
 use crate::pod::PodInfo;
-use crate::preemption::{Candidate, Found, preempt};
+use crate::preemption::{Candidate, Found};
 use crate::queue::{Attempting, Failure};
 
 impl Scheduler {
@@ -105,17 +107,15 @@ impl Scheduler {
     fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
         let profiles = Arc::clone(&self.profiles);
         let profile = &profiles[index];
-        let args = profile.post_filter.iter().find_map(|plugin| profile.plugin(*plugin).preemption());
         let mut nominated = None;
-        if let Some(args) = args.filter(|_| diagnosis.nodes > 0 && !diagnosis.is_error()) {
+        if diagnosis.nodes > 0 && !diagnosis.is_error() {
             let random = self.ambient.random.next_u64();
-            let found = preempt(profile, pod, &mut self.cluster, &diagnosis, args, random);
-            diagnosis.post_filter = found.message();
-            nominated = match found {
+            let remedy = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
+            nominated = match remedy.preemption {
                 // The nomination stays as it is.
-                Found::NotEligible(_) => pod.nominated.clone(),
-                Found::Nothing(_) => None,
-                Found::Candidate(candidate) => Some(self.evict(pod, candidate)),
+                Some(Found::NotEligible(_)) => pod.nominated.clone(),
+                Some(Found::Nothing(_)) | None => None,
+                Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
             };
         }
         info!(pod = %pod.key(), error = %diagnosis, "no node is feasible");

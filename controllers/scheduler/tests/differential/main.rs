@@ -15,6 +15,7 @@ mod constraints;
 mod containers;
 mod devices;
 mod dice;
+mod judge;
 mod nodes;
 mod pods;
 mod selectors;
@@ -33,12 +34,6 @@ use serde_json::{Value, json};
 use compare::{Summary, differences};
 use verdict::Verdict;
 use weights::{FAMILIES, Weights};
-
-/// Judges a case as the answers do.
-type Judge = fn(&Value) -> Value;
-
-/// Our scheduler's judge.
-const JUDGE: Option<Judge> = None;
 
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential/recorded.jsonl.gz");
 
@@ -63,7 +58,7 @@ fn scheduler_judges_as_kube_scheduler_does() {
     replay(&path, |case, answer| {
         assert_eq!(case["id"], answer["id"], "a case and the answer of another");
         let expected = Verdict::parse(&answer);
-        let actual = JUDGE.map_or_else(|| expected.clone(), |judge| Verdict::parse(&judge(&case)));
+        let actual = Verdict::parse(&judge::judge(&case));
         summary.add(case["id"].as_str().unwrap(), &expected, &actual);
     });
     assert!(summary.cases > 0, "no case in {path}");

@@ -1,0 +1,50 @@
+//! What is done for a pod that fits nowhere.
+
+use super::diagnosis::Diagnosis;
+use super::plugin::PreBind;
+use super::profile::Profile;
+use crate::cluster::Cluster;
+use crate::pod::PodInfo;
+use crate::preemption::{Found, preempt};
+
+/// What may make a pod schedulable that fits nowhere.
+#[derive(Debug, Default)]
+pub struct Remedy {
+    /// What is to be written for it.
+    pub plans: Vec<PreBind>,
+    /// What the search for pods to preempt has found; `None` if there was no search.
+    pub preemption: Option<Found>,
+}
+
+/// Runs the plugins' PostFilter, and adds what they say to the diagnosis.
+pub fn post_filter(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    diagnosis: &mut Diagnosis,
+    random: u64,
+) -> Remedy {
+    let mut remedy = Remedy::default();
+    let mut messages = Vec::new();
+    for &index in &profile.post_filter {
+        let plugin = profile.plugin(index);
+        if let Some(found) = plugin.post_filter(pod, cluster) {
+            messages.push(found.message.to_owned());
+            remedy.plans.extend(found.plan);
+        }
+        if let Some(args) = plugin.preemption() {
+            let found = preempt(profile, pod, cluster, diagnosis, args, random);
+            match found.message() {
+                Some(message) => messages.push(message),
+                None => messages.clear(),
+            }
+            let is_found = matches!(found, Found::Candidate(_));
+            remedy.preemption = Some(found);
+            if is_found {
+                break;
+            }
+        }
+    }
+    diagnosis.post_filter = messages;
+    remedy
+}

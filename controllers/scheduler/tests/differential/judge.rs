@@ -1,0 +1,131 @@
+//! Judges a case with our scheduler.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_client::ObjectKey;
+use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
+use controllers_scheduler::framework::{
+    Code, Diagnosis, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, post_filter, score,
+};
+use controllers_scheduler::plugins::default_profile;
+use controllers_scheduler::pod::PodInfo;
+use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, from_value, json};
+
+/// Returns our verdict in the form of the answers.
+pub fn judge(case: &Value) -> Value {
+    let profile = profile(&case["config"]);
+    let mut cluster = cluster(case);
+    let pod = Arc::new(PodInfo::parse(from_value::<Pod>(case["pod"].clone()).unwrap()));
+    let mut views = Views::default();
+    let names = names(&cluster);
+    match find_feasible(&profile, &pod, &mut cluster, &mut views, 0, NominatedFirst::No) {
+        Ok(feasible) => {
+            let mut scores = Map::new();
+            let totals = score(&profile, &pod, &cluster, &mut views, &feasible.nodes, |plugin, of| {
+                let by_node =
+                    feasible.nodes.iter().zip(of).map(|(id, score)| (names[id].clone(), json!(score)));
+                scores.insert(plugin.to_owned(), by_node.collect::<Map<_, _>>().into());
+            });
+            let by_node =
+                feasible.nodes.iter().zip(totals).map(|(id, total)| (names[id].clone(), json!(total)));
+            let totals: Map<String, Value> = by_node.collect();
+            let feasible_names: Vec<&String> = feasible.nodes.iter().map(|id| &names[id]).collect();
+            let diagnosis = diagnose(&profile, &pod, &mut cluster);
+            json!({"feasible": feasible_names, "scores": scores, "totals": totals,
+                "refusals": refusals_of(&names, &diagnosis)})
+        }
+        Err(diagnosis) => refused(&profile, &pod, &mut cluster, *diagnosis, &names),
+    }
+}
+
+/// Returns the profile that a case asks for.
+fn profile(_config: &Value) -> Profile {
+    default_profile()
+}
+
+/// Reads the objects of a list.
+fn all<T: DeserializeOwned>(case: &Value, list: &str) -> impl Iterator<Item = T> {
+    let objects = case[list].as_array().cloned().unwrap_or_default().into_iter();
+    objects.map(|object| from_value(object).unwrap())
+}
+
+fn cluster(case: &Value) -> Cluster {
+    let mut cluster = Cluster::default();
+    for node in all::<Node>(case, "nodes") {
+        cluster.set_node(Arc::new(NodeFacts::parse(node)));
+    }
+    for budget in all(case, "podDisruptionBudgets") {
+        cluster.budgets.set(ObjectKey::of(&budget), Some(Arc::new(budget)));
+    }
+    for pod in all::<Pod>(case, "pods").map(PodInfo::parse).map(Arc::new) {
+        match (&pod.node, &pod.nominated) {
+            (Some(node), _) if !pod.is_finished => cluster.place(&pod, node),
+            (None, Some(node)) => cluster.nominated.set(&pod, node),
+            _ => {}
+        }
+    }
+    cluster
+}
+
+fn names(cluster: &Cluster) -> BTreeMap<NodeId, String> {
+    cluster.nodes().map(|node| (node.id, node.name.to_string())).collect()
+}
+
+fn refusal_of(refusal: &Refusal) -> Value {
+    let code = match refusal.code {
+        Code::Unschedulable => "Unschedulable",
+        Code::Unresolvable => "UnschedulableAndUnresolvable",
+        Code::Pending => "Pending",
+        Code::Error => "Error",
+    };
+    json!({"code": code, "plugin": refusal.plugin, "reasons": refusal.reasons})
+}
+
+fn refusals_of(names: &BTreeMap<NodeId, String>, diagnosis: &Diagnosis) -> Value {
+    let known = names.iter().filter_map(|(id, name)| Some((name, diagnosis.refusal_of(*id)?)));
+    known.map(|(name, refusal)| (name.clone(), refusal_of(refusal))).collect::<Map<_, _>>().into()
+}
+
+fn refused(
+    profile: &Profile,
+    pod: &Arc<PodInfo>,
+    cluster: &mut Cluster,
+    mut diagnosis: Diagnosis,
+    names: &BTreeMap<NodeId, String>,
+) -> Value {
+    let message = diagnosis.to_string();
+    let mut answer = json!({"feasible": [], "refusals": refusals_of(names, &diagnosis), "message": message});
+    if let Some(refusal) = &diagnosis.pre_filter {
+        answer["preFilter"] = refusal_of(refusal);
+    }
+    let helpful = helpful_nodes(cluster, &diagnosis);
+    let remedy = post_filter(profile, pod, cluster, &mut diagnosis, 0);
+    if let Some(found) = remedy.preemption {
+        let mut preemption = json!({"nominated": ""});
+        match &found {
+            Found::NotEligible(why) => preemption["ineligible"] = json!(why),
+            Found::Nothing(_) => {}
+            Found::Candidate(candidate) => preemption["nominated"] = json!(names[&candidate.node]),
+        }
+        let (every, _) = candidates(profile, pod, cluster, &helpful, 0, usize::MAX);
+        if !matches!(found, Found::NotEligible(_)) {
+            let victims = |candidate: &Candidate| {
+                let mut keys: Vec<String> =
+                    candidate.victims.iter().map(|pod| pod.key().to_string()).collect();
+                keys.sort();
+                (names[&candidate.node].clone(), json!(keys))
+            };
+            preemption["candidates"] = every.iter().map(victims).collect::<Map<_, _>>().into();
+            let violating = every.iter().filter(|candidate| candidate.violations > 0);
+            let violations = violating.map(|one| (names[&one.node].clone(), json!(one.violations)));
+            preemption["violations"] = violations.collect::<Map<_, _>>().into();
+        }
+        answer["preemption"] = preemption;
+    }
+    answer["fullMessage"] = json!(diagnosis.to_string());
+    answer
+}
