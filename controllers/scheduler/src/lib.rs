@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cluster;
+pub mod config;
 pub mod events;
 pub mod framework;
 mod limits;

@@ -28,24 +28,6 @@ pub use self::scheduling_gates::SchedulingGates;
 pub use self::taint_toleration::TaintToleration;
 use crate::framework::{Plugin, Profile, Sampling};
 
-/// Returns the default profile, with the order and the weights of kube-scheduler.
-pub fn default_profile() -> Profile {
-    let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
-        (Box::new(SchedulingGates), 0),
-        (Box::new(NodeUnschedulable), 0),
-        (Box::new(NodeName), 0),
-        (Box::new(TaintToleration), 3),
-        (Box::new(NodeAffinity::default()), 2),
-        (Box::new(NodePorts), 0),
-        (Box::new(NodeResourcesFit::default()), 1),
-        (Box::new(DefaultPreemption::default()), 0),
-        (Box::new(NodeResourcesBalancedAllocation::default()), 1),
-        (Box::new(ImageLocality), 1),
-        (Box::new(NodeDeclaredFeatures), 0),
-    ];
-    profile("default-scheduler", plugins)
-}
-
 /// Returns a profile with these plugins and their weights at all extension points.
 pub fn profile(name: &str, plugins: Vec<(Box<dyn Plugin>, i64)>) -> Profile {
     let all: Vec<usize> = (0..plugins.len()).collect();

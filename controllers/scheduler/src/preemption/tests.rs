@@ -4,8 +4,8 @@
 use serde_json::{Value, from_value, json};
 
 use super::*;
+use crate::config::default_profile;
 use crate::framework::{NominatedFirst, Views, find_feasible, post_filter};
-use crate::plugins::default_profile;
 use crate::testing::{cluster, pod, sized};
 
 /// Returns a pod that requests this many cores and has a priority, with its name as its only label.

@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use self::bind::Binder;
 use self::follow::Updates;
 use crate::cluster::Cluster;
+use crate::config::default_profile;
 use crate::framework::{Profile, Views};
 use crate::limits;
-use crate::plugins::default_profile;
 use crate::pod::PodInfo;
 use crate::queue::{Queue, QueueConfig};
 

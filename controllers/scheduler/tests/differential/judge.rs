@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
+use controllers_scheduler::config::{Configuration, default_profile};
 use controllers_scheduler::framework::{
     Code, Diagnosis, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, post_filter, score,
 };
-use controllers_scheduler::plugins::default_profile;
 use controllers_scheduler::pod::PodInfo;
 use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -43,8 +43,12 @@ pub fn judge(case: &Value) -> Value {
 }
 
 /// Returns the profile that a case asks for.
-fn profile(_config: &Value) -> Profile {
-    default_profile()
+fn profile(config: &Value) -> Profile {
+    if config.is_null() {
+        return default_profile();
+    }
+    let mut profiles = Configuration::from_value(config.clone()).unwrap().profiles;
+    profiles.remove(0)
 }
 
 /// Reads the objects of a list.

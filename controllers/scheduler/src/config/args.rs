@@ -1,0 +1,173 @@
+//! Arguments of plugins: read, filled up with defaults, and validated as kube-scheduler does.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::document::{self, API_VERSION};
+use super::problems::Problems;
+use crate::plugins::{
+    BalancedAllocationArgs, FitArgs, NodeAffinityArgs, ResourceWeight, ShapePoint, Strategy,
+    default_resources,
+};
+use crate::preemption::PreemptionArgs;
+
+/// Highest score of a point of a shape.
+const MAX_SHAPE_SCORE: i64 = 10;
+
+/// Reads the arguments of a plugin; the defaults if there are none, or if they cannot be read.
+fn read<T: DeserializeOwned + Default>(kind: &str, args: &Value, problems: &mut Problems) -> T {
+    if args.is_null() {
+        return T::default();
+    }
+    let mut args = args.clone();
+    if let Some(fields) = args.as_object_mut() {
+        for (field, expected) in [("apiVersion", API_VERSION), ("kind", kind)] {
+            if let Some(given) = fields.remove(field) {
+                problems.check(given == expected, field, format_args!("must be {expected}"));
+            }
+        }
+    }
+    serde_json::from_value(args).unwrap_or_else(|error| {
+        problems.add("", error);
+        T::default()
+    })
+}
+
+pub(super) fn node_affinity(args: &Value, problems: &mut Problems) -> NodeAffinityArgs {
+    let args: document::NodeAffinityArgs = read("NodeAffinityArgs", args, problems);
+    NodeAffinityArgs { added_affinity: args.added_affinity }
+}
+
+pub(super) fn preemption(args: &Value, problems: &mut Problems) -> PreemptionArgs {
+    let args: document::DefaultPreemptionArgs = read("DefaultPreemptionArgs", args, problems);
+    let default = PreemptionArgs::default();
+    let mut number = |field: &str, given: Option<i64>, default: u32, most: i64, range: &str| {
+        let Some(given) = given else { return default };
+        problems.check(
+            (0..=most).contains(&given),
+            field,
+            format_args!("{given} is not in valid range {range}"),
+        );
+        u32::try_from(given).unwrap_or(default)
+    };
+    let percentage = number(
+        "minCandidateNodesPercentage",
+        args.min_candidate_nodes_percentage,
+        default.min_candidate_nodes_percentage,
+        100,
+        "[0, 100]",
+    );
+    let absolute = number(
+        "minCandidateNodesAbsolute",
+        args.min_candidate_nodes_absolute,
+        default.min_candidate_nodes_absolute,
+        i64::from(i32::MAX),
+        "[0, inf)",
+    );
+    let is_empty = percentage == 0 && absolute == 0;
+    problems.check(
+        !is_empty,
+        "minCandidateNodesPercentage",
+        "cannot be zero at the same time as minCandidateNodesAbsolute",
+    );
+    PreemptionArgs { min_candidate_nodes_percentage: percentage, min_candidate_nodes_absolute: absolute }
+}
+
+pub(super) fn balanced_allocation(args: &Value, problems: &mut Problems) -> BalancedAllocationArgs {
+    let args: document::BalancedAllocationArgs = read("NodeResourcesBalancedAllocationArgs", args, problems);
+    if args.resources.is_empty() {
+        return BalancedAllocationArgs::default();
+    }
+    let mut seen = BTreeSet::new();
+    problems.within("resources", |problems| {
+        for (index, resource) in args.resources.iter().enumerate() {
+            let is_new = seen.insert(resource.name.as_str());
+            problems.check(
+                is_new,
+                format_args!("[{index}].name"),
+                format_args!("{} is there twice", resource.name),
+            );
+            problems.check(matches!(resource.weight, 0 | 1), format_args!("[{index}].weight"), "must be 1");
+        }
+    });
+    BalancedAllocationArgs { resources: weights(args.resources) }
+}
+
+/// Returns resources with their weights, 1 where none is given.
+fn weights(resources: Vec<document::ResourceSpec>) -> Vec<ResourceWeight> {
+    let weight = |spec: document::ResourceSpec| ResourceWeight {
+        weight: if spec.weight == 0 { 1 } else { spec.weight },
+        name: spec.name,
+    };
+    resources.into_iter().map(weight).collect()
+}
+
+pub(super) fn fit(args: &Value, problems: &mut Problems) -> FitArgs {
+    let args: document::NodeResourcesFitArgs = read("NodeResourcesFitArgs", args, problems);
+    for (index, group) in args.ignored_resource_groups.iter().enumerate() {
+        let field = format!("ignoredResourceGroups[{index}]");
+        problems.check(!group.contains('/'), field, "resource group name can't contain '/'");
+    }
+    let (strategy, resources) = problems.within("scoringStrategy", |problems| match args.scoring_strategy {
+        Some(given) => self::strategy(given, problems),
+        None => (Strategy::LeastAllocated, default_resources()),
+    });
+    FitArgs {
+        ignored_resources: args.ignored_resources.into_iter().collect(),
+        ignored_resource_groups: args.ignored_resource_groups.into_iter().collect(),
+        strategy,
+        resources,
+    }
+}
+
+fn strategy(given: document::ScoringStrategy, problems: &mut Problems) -> (Strategy, Vec<ResourceWeight>) {
+    for (index, resource) in given.resources.iter().enumerate() {
+        problems.check(
+            (0..=100).contains(&resource.weight),
+            format_args!("resources[{index}].weight"),
+            format_args!("resource weight of {} not in valid range (0, 100]", resource.name),
+        );
+    }
+    let ratio = given.requested_to_capacity_ratio;
+    let field = "requestedToCapacityRatio";
+    let strategy = match given.kind.as_str() {
+        "RequestedToCapacityRatio" => {
+            problems.check(ratio.is_some(), field, "must be specified when type is RequestedToCapacityRatio");
+            let points = ratio.map(|ratio| ratio.shape).unwrap_or_default();
+            Strategy::RequestedToCapacityRatio(
+                problems
+                    .within(field, |problems| problems.within("shape", |problems| shape(&points, problems))),
+            )
+        }
+        kind => {
+            problems.check(ratio.is_none(), field, "must be nil when type is not RequestedToCapacityRatio");
+            let known = ["", "LeastAllocated", "MostAllocated"].contains(&kind);
+            let supported = "LeastAllocated, MostAllocated, RequestedToCapacityRatio";
+            problems.check(known, "type", format_args!("{kind:?} is not one of {supported}"));
+            if kind == "MostAllocated" { Strategy::MostAllocated } else { Strategy::LeastAllocated }
+        }
+    };
+    let resources = if given.resources.is_empty() { default_resources() } else { weights(given.resources) };
+    (strategy, resources)
+}
+
+fn shape(points: &[document::Point], problems: &mut Problems) -> Vec<ShapePoint> {
+    problems.check(!points.is_empty(), "", "at least one point must be specified");
+    for (index, pair) in points.windows(2).enumerate() {
+        let field = format!("[{}].utilization", index + 1);
+        problems.check(
+            pair[0].utilization < pair[1].utilization,
+            field,
+            "values must be sorted in increasing order",
+        );
+    }
+    for (index, point) in points.iter().enumerate() {
+        let in_range = (0..=100).contains(&point.utilization);
+        problems.check(in_range, format_args!("[{index}].utilization"), "not in valid range [0, 100]");
+        let in_range = (0..=MAX_SHAPE_SCORE).contains(&point.score);
+        problems.check(in_range, format_args!("[{index}].score"), "not in valid range [0, 10]");
+    }
+    points.iter().map(|point| ShapePoint { utilization: point.utilization, score: point.score }).collect()
+}

@@ -1,0 +1,75 @@
+//! The plugins by name: their extension points, default weights, and how they are made.
+
+use serde_json::Value;
+
+use super::args;
+use super::problems::Problems;
+use crate::framework::Plugin;
+use crate::plugins::{
+    DefaultPreemption, ImageLocality, NodeAffinity, NodeDeclaredFeatures, NodeName, NodePorts,
+    NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, SchedulingGates, TaintToleration,
+};
+
+/// Extension points that a profile can list plugins for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    PreBind,
+    Bind,
+}
+
+/// Makes a plugin of its arguments, and reports what is wrong with them.
+type Make = fn(&Value, &mut Problems) -> Box<dyn Plugin>;
+
+/// A plugin that a profile can name.
+pub(super) struct Entry {
+    pub name: &'static str,
+    /// Weight of its scores in the default profile; 0 if it has none.
+    pub weight: i64,
+    pub points: &'static [Point],
+    /// `None` for what is not a plugin here: the order of the queue, and the binding.
+    pub make: Option<Make>,
+}
+
+const FILTER: &[Point] = &[Point::Filter];
+const FILTERS: &[Point] = &[Point::PreFilter, Point::Filter];
+const SCORES: &[Point] = &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
+
+/// The plugins of the default profile, in its order.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry("SchedulingGates", 0, &[Point::PreEnqueue], |_, _| Box::new(SchedulingGates)),
+    Entry { name: "PrioritySort", weight: 0, points: &[Point::QueueSort], make: None },
+    entry("NodeUnschedulable", 0, FILTER, |_, _| Box::new(NodeUnschedulable)),
+    entry("NodeName", 0, FILTER, |_, _| Box::new(NodeName)),
+    entry("TaintToleration", 3, &[Point::Filter, Point::PreScore, Point::Score], |_, _| {
+        Box::new(TaintToleration)
+    }),
+    entry("NodeAffinity", 2, SCORES, |of, to| Box::new(NodeAffinity::new(args::node_affinity(of, to)))),
+    entry("NodePorts", 0, FILTERS, |_, _| Box::new(NodePorts)),
+    entry("NodeResourcesFit", 1, SCORES, |of, to| Box::new(NodeResourcesFit::new(args::fit(of, to)))),
+    entry("DefaultPreemption", 0, &[Point::PreEnqueue, Point::PostFilter], |of, to| {
+        Box::new(DefaultPreemption(args::preemption(of, to)))
+    }),
+    entry("NodeResourcesBalancedAllocation", 1, &[Point::PreScore, Point::Score], |of, to| {
+        Box::new(NodeResourcesBalancedAllocation::new(args::balanced_allocation(of, to)))
+    }),
+    entry("ImageLocality", 1, &[Point::Score], |_, _| Box::new(ImageLocality)),
+    Entry { name: "DefaultBinder", weight: 0, points: &[Point::Bind], make: None },
+    entry("NodeDeclaredFeatures", 0, FILTERS, |_, _| Box::new(NodeDeclaredFeatures)),
+];
+
+const fn entry(name: &'static str, weight: i64, points: &'static [Point], make: Make) -> Entry {
+    Entry { name, weight, points, make: Some(make) }
+}
+
+/// Returns the entry of a plugin.
+pub(super) fn named(name: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name == name)
+}
