@@ -10,6 +10,8 @@ use crate::testing::{self, requesting, sized};
 
 const GPU: &str = "example.com/aaa";
 const OTHER: &str = "example.com/bbb";
+/// A resource that a class of devices serves.
+const SERVED: &str = "extended.resource.dra.io/something";
 
 fn whole(name: &str, requests: Value, node: Value) -> Arc<PodInfo> {
     testing::pod_of(name, json!({"containers": [], "nodeName": node, "resources": {"requests": requests}}))
@@ -75,9 +77,12 @@ fn pods_wake_when_nodes_that_fit_come_or_grow() {
 #[test]
 fn nodes_grow_by_what_is_requested_or_by_room_for_pods() {
     let list = |pods: &str, cpu: &str, memory: &str, storage: &str, gpus: &str| json!({"pods": pods, "cpu": cpu, "memory": memory, "ephemeral-storage": storage, GPU: gpus});
+    let mut classes = DeviceClasses::default();
+    let class = json!({"metadata": {"name": "c"}, "spec": {"extendedResourceName": SERVED}});
+    classes.set(Arc::new(from_value(class).unwrap()));
     let check = |requests: Value, old: Value, new: Value| {
         let pod = requesting("p", &[requests]);
-        grows(&pod.spec.requests, &sized("a", old), &sized("a", new))
+        grows(&pod.spec.requests, &sized("a", old), &sized("a", new), &classes)
     };
     let all = || json!({"cpu": "2m", "memory": "2", "ephemeral-storage": "2", GPU: "2"});
     let few = || json!({"cpu": "2m", "memory": "2"});
@@ -90,6 +95,11 @@ fn nodes_grow_by_what_is_requested_or_by_room_for_pods() {
     assert!(check(all(), same(), list("1", "1", "2", "3", "5")));
     assert!(!check(few(), same(), list("1", "1", "2", "1", "1")));
     assert!(!check(few(), same(), list("1", "1", "2", "5", "6")), "it has grown by other resources");
+    let served = |amount: &str| json!({"cpu": "1", SERVED: amount});
+    assert!(!check(json!({SERVED: "2"}), served("4"), served("1")));
+    assert!(check(json!({SERVED: "2"}), json!({"cpu": "1"}), json!({"cpu": "1"})), "devices may be there");
+    assert!(check(json!({SERVED: "1"}), served("0"), served("0")));
+    assert!(!check(json!({GPU: "2"}), json!({"cpu": "1"}), json!({"cpu": "1"})));
 }
 
 #[test]

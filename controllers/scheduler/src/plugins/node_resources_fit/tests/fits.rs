@@ -205,3 +205,31 @@ fn pods_that_are_resized_use_the_greatest_of_their_requests() {
     assert!(resized(json!({"cpu": "6m"}), json!({"cpu": "6m"}), json!({"cpu": "5m"})), "the whole counts");
     assert!(!resized(json!({"cpu": "4m"}), json!({"cpu": "4m"}), json!({"cpu": "6m"})));
 }
+
+#[test]
+fn resources_that_a_device_class_serves_are_checked_on_nodes_that_count_them() {
+    let served = "extended.resource.dra.io/something";
+    let class = json!({"metadata": {"name": "c"}, "spec": {"extendedResourceName": served}});
+    let reasons = |allocatable: Value, requests: Value| {
+        let mut cluster = testing::cluster(&[testing::sized("a", allocatable)], &[]);
+        cluster.device_classes.set(Arc::new(serde_json::from_value(class.clone()).unwrap()));
+        let pod = testing::requesting("p", &[requests]);
+        testing::refusal(NodeResourcesFit::default(), &pod, &cluster, "a").map(|refusal| refusal.reasons)
+    };
+    assert_eq!(reasons(json!({}), json!({served: "1"})), None, "DynamicResources looks for devices");
+    assert_eq!(reasons(json!({served: "0"}), json!({served: "1"})), None);
+    let lacking = Some(vec![format!("Insufficient {served}")]);
+    assert_eq!(reasons(json!({served: "1"}), json!({served: "2"})), lacking, "the node counts it");
+    assert_eq!(reasons(json!({}), json!({"deviceclass.resource.kubernetes.io/c": "1"})), None);
+    let unserved = Some(vec![format!("Insufficient {OTHER}")]);
+    assert_eq!(reasons(json!({}), json!({OTHER: "1"})), unserved);
+}
+
+#[test]
+fn views_of_nodes_follow_changes_of_device_classes() {
+    let plugin = NodeResourcesFit::default();
+    let mut cluster = Cluster::default();
+    let before = plugin.epoch(&cluster);
+    cluster.device_classes.set(Arc::new(DeviceClass::default()));
+    assert_ne!(plugin.epoch(&cluster), before);
+}
