@@ -1,4 +1,4 @@
-//! Which resources the classes of devices serve.
+//! The classes of devices, by the resources that they serve.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

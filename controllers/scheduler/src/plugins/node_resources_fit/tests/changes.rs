@@ -1,4 +1,4 @@
-//! Which changes wake a pod.
+//! The changes that wake a pod.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which nodes have room.
+//! The nodes that have room.
 
 use std::sync::Arc;
 

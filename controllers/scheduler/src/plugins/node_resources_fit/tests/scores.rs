@@ -1,4 +1,4 @@
-//! How strategies score nodes.
+//! The scores of nodes, by strategy.
 
 use std::sync::Arc;
 
