@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
 use apiserver_client::{Labels, Metadata, ObjectKey, Projection};
 use apiserver_meta::host_ports::{HostPort, host_ports};
-use apiserver_meta::node_selector;
 use apiserver_meta::pods::{condition, is_finished};
 use apiserver_meta::resources::pod_requests;
 use apiserver_meta::uid::Uid;
@@ -19,7 +18,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-use crate::cluster::NodeFacts;
 use crate::resources::{Resources, Scored};
 
 mod reduce;
@@ -61,19 +59,6 @@ impl Deref for PodSpec {
     }
 }
 
-impl PodSpec {
-    /// Returns `true` if a node meets `nodeSelector` and the required node affinity, but for what
-    /// [`PodInfo::pinned_to`] has of it.
-    pub fn selects(&self, node: &NodeFacts) -> bool {
-        let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
-        self.source.node_selector.iter().flatten().all(has)
-            && self
-                .node_affinity
-                .as_ref()
-                .is_none_or(|affinity| node_selector::matches(affinity, &node.name, &node.labels))
-    }
-}
-
 /// The parsed form of a [`PodSpec`].
 #[derive(Debug)]
 pub struct Parsed {
@@ -84,9 +69,9 @@ pub struct Parsed {
     pub never_preempts: bool,
     /// Requests that must fit (KEP-753, KEP-2837), overhead included.
     pub requests: Resources,
-    /// What a pod counts for in the scores of other pods, once it is on a node.
+    /// Requests of a pod on a node, as the scores of other pods count them.
     pub scored: Scored,
-    /// What the scores of NodeResourcesFit count for the pod itself.
+    /// Requests of a pod to be placed, as the scores of NodeResourcesFit count them.
     pub fit_scored: Resources,
     pub host_ports: Vec<HostPort>,
     /// Images of init containers and containers, with their tags.
@@ -233,11 +218,6 @@ impl PodInfo {
     pub fn labels(&self) -> &Labels {
         static NONE: Labels = Labels::new();
         self.metadata.labels().unwrap_or(&NONE)
-    }
-
-    /// Returns `true` if a node meets `nodeSelector` and the required node affinity.
-    pub fn selects(&self, node: &NodeFacts) -> bool {
-        self.pinned_to.as_ref().is_none_or(|name| *name == node.name) && self.spec.selects(node)
     }
 
     /// Returns the images of containers and volumes, with their tags.

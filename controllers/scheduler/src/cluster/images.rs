@@ -1,4 +1,4 @@
-//! Which nodes have each image.
+//! The images of the nodes, by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

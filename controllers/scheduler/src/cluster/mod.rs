@@ -2,6 +2,7 @@
 //! just placed counts on its node before the API server confirms it.
 
 mod change_log;
+mod device_classes;
 pub mod devices;
 mod images;
 mod node;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use apiserver_meta::uid::Uid;
 
 pub use self::change_log::{ChangeLog, Position};
+pub use self::device_classes::{CLASS_PREFIX, DeviceClasses};
 use self::devices::Devices;
 pub use self::images::Images;
 pub use self::node::{Node, NodeFacts};
@@ -65,6 +67,7 @@ pub struct Cluster {
     pub terms: Terms,
     pub storage: Storage,
     pub devices: Devices,
+    pub device_classes: DeviceClasses,
 }
 
 impl Cluster {

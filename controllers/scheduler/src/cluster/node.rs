@@ -8,11 +8,11 @@ use std::sync::Arc;
 use apiserver_client::slim::shared_text;
 use apiserver_client::{Labels, Projection};
 use apiserver_meta::host_ports::HostPort;
-use apiserver_meta::quantity;
+use apiserver_meta::{node_selector, quantity};
 use k8s_openapi::api::core::v1::{self, Taint};
 
 use super::NodeId;
-use crate::pod::PodInfo;
+use crate::pod::{PodInfo, PodSpec};
 use crate::resources::{Resources, Scored};
 
 /// A node with what scheduling reads of it.
@@ -60,6 +60,22 @@ impl NodeFacts {
             conditions: conditions.map(|one| (shared_text(&one.type_), shared_text(&one.status))).collect(),
             annotations: annotations.finish(),
         }
+    }
+}
+
+impl NodeFacts {
+    /// Returns `true` if the node meets `nodeSelector` and the required node affinity of a pod.
+    pub fn is_selected_by(&self, pod: &PodInfo) -> bool {
+        pod.pinned_to.as_ref().is_none_or(|name| *name == self.name)
+            && self.is_selected_by_template(&pod.spec)
+    }
+
+    /// Returns `true` if the node meets `nodeSelector` and the required node affinity of a template's pods, but for the node
+    /// that a pod of a DaemonSet is pinned to.
+    pub fn is_selected_by_template(&self, spec: &PodSpec) -> bool {
+        let has = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
+        let matches = |affinity| node_selector::matches(affinity, &self.name, &self.labels);
+        spec.source.node_selector.iter().flatten().all(has) && spec.node_affinity.as_ref().is_none_or(matches)
     }
 }
 

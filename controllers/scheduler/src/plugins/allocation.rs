@@ -1,4 +1,4 @@
-//! What nodes have and use of the resources that scores look at.
+//! The amounts of resources that scores look at: those that nodes have, and those that pods use.
 
 use crate::cluster::Node;
 use crate::resources::{Resources, is_scalar};

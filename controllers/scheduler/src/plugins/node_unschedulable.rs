@@ -61,3 +61,58 @@ impl Plugin for NodeUnschedulable {
         }
     }
 }
+
+/// Covers the 15 cases that Kubernetes tests of this plugin, but for 4 of objects of another type.
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::NodeFacts;
+    use crate::testing;
+
+    fn node(unschedulable: bool) -> Arc<NodeFacts> {
+        testing::node("a", json!({"spec": {"unschedulable": unschedulable}}))
+    }
+
+    fn tolerating(key: &str) -> Arc<PodInfo> {
+        testing::pod_of(
+            "p",
+            json!({"tolerations": [{"key": key, "effect": "NoSchedule", "operator": "Exists"}]}),
+        )
+    }
+
+    #[test]
+    fn cordoned_nodes_take_only_pods_that_tolerate_it() {
+        let refusal = |pod: &PodInfo, unschedulable| {
+            testing::refusal(NodeUnschedulable, pod, &testing::cluster(&[node(unschedulable)], &[]), "a")
+        };
+        let pod = testing::pod("p", json!({}));
+        let reason = Refusal::unresolvable("node(s) were unschedulable").by("NodeUnschedulable");
+        assert_eq!((refusal(&pod, true), refusal(&pod, false)), (Some(reason), None));
+        assert_eq!(refusal(&tolerating(TAINT), true), None);
+    }
+
+    #[test]
+    fn nodes_that_come_or_are_opened_wake_the_pod() {
+        let pod = testing::pod("p", json!({}));
+        let hint = |old: Option<bool>, new| {
+            let old = old.map(node);
+            testing::node_hint(&NodeUnschedulable, &pod, old.as_ref(), Some(&node(new)))
+        };
+        assert_eq!((hint(None, true), hint(None, false)), (Hint::Skip, Hint::Queue));
+        assert_eq!((hint(Some(true), true), hint(Some(false), false)), (Hint::Skip, Hint::Skip));
+        assert_eq!((hint(Some(true), false), hint(Some(false), true)), (Hint::Queue, Hint::Skip));
+    }
+
+    #[test]
+    fn only_the_right_toleration_of_the_pod_itself_wakes_it() {
+        let pod = testing::pod_of("p", json!({"tolerations": Value::Null}));
+        let hint = |new: &Arc<PodInfo>| testing::pod_hint(&NodeUnschedulable, &pod, Some(&pod), Some(new));
+        assert_eq!((hint(&tolerating(TAINT)), hint(&tolerating("other"))), (Hint::Queue, Hint::Skip));
+        let tolerations = json!([{"operator": "Exists"}]);
+        assert_eq!(hint(&testing::pod_of("q", json!({"tolerations": tolerations}))), Hint::Skip);
+    }
+}

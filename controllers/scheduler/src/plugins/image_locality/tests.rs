@@ -1,4 +1,4 @@
-//! Covers the 11 cases that Kubernetes tests of scores, and the 4 of names; the 3 of signatures do not exist here.
+//! Covers the 8 cases that Kubernetes tests of scores and the 4 of names; the 3 of signatures do not exist here.
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ struct Selected<'a> {
 
 impl NodeFilter for Selected<'_> {
     fn passes(&self, node: &Node) -> bool {
-        self.plugin.admits(node) && self.spec.selects(node)
+        self.plugin.admits(node) && node.is_selected_by_template(self.spec)
     }
 
     fn refusal(&self, node: &Node) -> Refusal {
@@ -132,7 +132,7 @@ impl Plugin for NodeAffinity {
 
     fn hint(&self, pod: &PodInfo, change: &Change<'_>, _: &Cluster) -> Hint {
         let Change::Node(Versions { old, new: Some(new) }) = change else { return Hint::Queue };
-        let was_selected = old.is_some_and(|old| pod.selects(old));
-        if self.admits(new) && pod.selects(new) && !was_selected { Hint::Queue } else { Hint::Skip }
+        let was_selected = old.is_some_and(|old| old.is_selected_by(pod));
+        if self.admits(new) && new.is_selected_by(pod) && !was_selected { Hint::Queue } else { Hint::Skip }
     }
 }

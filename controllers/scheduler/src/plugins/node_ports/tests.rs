@@ -68,7 +68,7 @@ fn ports_conflict_by_number_protocol_and_address() {
 }
 
 #[test]
-fn of_init_containers_only_sidecars_keep_ports() {
+fn init_containers_keep_ports_only_as_sidecars() {
     let with = |policy: Value| {
         let ports = json!([{"containerPort": 8001, "hostPort": 8001, "protocol": "TCP"}]);
         testing::pod_of(

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use self::room::{Room, Use};
 use self::strategy::{Scorer, Strategy};
 use super::allocation::{Counting, ResourceWeight, Shares, default_resources};
-use crate::cluster::{Cluster, Node, NodeFacts};
+use crate::cluster::{CLASS_PREFIX, Cluster, DeviceClasses, Node, NodeFacts};
 use crate::framework::{
     Actions, Change, Event, Hint, NodeFilter, NodeScore, Normalize, Plugin, Resource, Versions,
 };
@@ -19,9 +19,6 @@ mod room;
 pub mod strategy;
 #[cfg(test)]
 mod tests;
-
-/// Prefix of the resource that stands for the devices of a class.
-const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// Arguments of [`NodeResourcesFit`] (`NodeResourcesFitArgs`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +66,22 @@ impl Plugin for NodeResourcesFit {
         "NodeResourcesFit"
     }
 
-    fn node_filter<'a>(&'a self, spec: &'a PodSpec, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        Some(Box::new(Room::new(&spec.requests, Some(&self.args))))
+    fn node_filter<'a>(
+        &'a self,
+        spec: &'a PodSpec,
+        cluster: &'a Cluster,
+    ) -> Option<Box<dyn NodeFilter + 'a>> {
+        Some(Box::new(Room::new(&spec.requests, Some(&self.args), &cluster.device_classes)))
     }
 
     fn node_score<'a>(&'a self, spec: &'a PodSpec, _: &'a Cluster) -> Option<NodeScore<'a>> {
         let shares = Shares::new(&self.args.resources, &spec.fit_scored, Counting::Assumed);
         let raw = move |node: &Node| self.scorer.score(shares.of(node));
         Some(NodeScore { raw: Box::new(raw), normalize: Normalize::Identity })
+    }
+
+    fn epoch(&self, cluster: &Cluster) -> u64 {
+        cluster.device_classes.version()
     }
 
     fn events(&self) -> Vec<Event> {
@@ -89,7 +94,8 @@ impl Plugin for NodeResourcesFit {
         ]
     }
 
-    fn hint(&self, pod: &PodInfo, change: &Change<'_>, _: &Cluster) -> Hint {
+    fn hint(&self, pod: &PodInfo, change: &Change<'_>, cluster: &Cluster) -> Hint {
+        let classes = &cluster.device_classes;
         let helps = match change {
             Change::Pod(Versions { old: Some(gone), new: None }) => {
                 gone.node.is_some() || gone.nominated.is_some()
@@ -98,8 +104,8 @@ impl Plugin for NodeResourcesFit {
                 new.uid == pod.uid || (new.node.is_some() && shrinks(pod, old.requests(), new.requests()))
             }
             Change::Node(Versions { old, new: Some(new) }) => {
-                let fits = Room::new(&pod.spec.requests, None).is_in(&Use::none(new));
-                fits && old.is_none_or(|old| grows(&pod.spec.requests, old, new))
+                let fits = Room::new(&pod.spec.requests, None, classes).is_in(&Use::none(new));
+                fits && old.is_none_or(|old| grows(&pod.spec.requests, old, new, classes))
             }
             Change::DeviceClass(Versions { old, new: Some(new) }) => {
                 serves(&pod.spec.requests, old.map(AsRef::as_ref), new)
@@ -126,10 +132,13 @@ fn shrinks(pod: &PodInfo, old: &Resources, new: &Resources) -> bool {
     compare(pod.requests(), old, new).any(|(old, new)| old > new)
 }
 
-/// Returns `true` if a node has room for more pods, or more than before of what is requested.
-fn grows(requests: &Resources, old: &NodeFacts, new: &NodeFacts) -> bool {
+/// Returns `true` if a node has room for more pods, or more than before of what is requested, or if devices are requested
+/// that the node does not count itself.
+fn grows(requests: &Resources, old: &NodeFacts, new: &NodeFacts, classes: &DeviceClasses) -> bool {
+    let mut requested = requests.scalar.iter().filter(|(_, amount)| **amount != 0);
     new.max_pods > old.max_pods
         || compare(requests, &old.allocatable, &new.allocatable).any(|(old, new)| new > old)
+        || requested.any(|(name, _)| new.allocatable.get(name) == 0 && classes.serving(name).is_some())
 }
 
 /// Returns `true` if a class of devices, which is new or has changed, serves a resource that is requested.

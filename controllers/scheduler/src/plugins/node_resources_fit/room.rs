@@ -3,15 +3,22 @@
 use std::ops::ControlFlow;
 
 use super::FitArgs;
-use crate::cluster::{Node, NodeFacts};
+use crate::cluster::{DeviceClasses, Node, NodeFacts};
 use crate::framework::{Code, NodeFilter, Refusal};
 use crate::resources::{Resources, is_extended};
 
 /// The requests of a pod that must fit.
 pub struct Room<'a> {
     requests: &'a Resources,
-    /// Further resources that are checked, by name.
-    scalar: Vec<(&'a str, i64)>,
+    /// Further resources that are checked.
+    scalar: Vec<Scalar<'a>>,
+}
+
+struct Scalar<'a> {
+    name: &'a str,
+    amount: i64,
+    /// A class of devices serves the resource on nodes that do not have it themselves; DynamicResources checks these.
+    is_served: bool,
 }
 
 /// A node with what its pods use.
@@ -41,15 +48,19 @@ struct Lack<'a> {
 }
 
 impl<'a> Room<'a> {
-    pub fn new(requests: &'a Resources, args: Option<&FitArgs>) -> Self {
+    pub fn new(requests: &'a Resources, args: Option<&FitArgs>, classes: &DeviceClasses) -> Self {
         let is_ignored = |name: &str| {
             let Some(args) = args.filter(|_| is_extended(name)) else { return false };
             let group = name.split('/').next().unwrap_or_default();
             args.ignored_resources.contains(name) || args.ignored_resource_groups.contains(group)
         };
-        let scalar = requests.scalar.iter().map(|(name, amount)| (name.as_ref(), *amount));
-        let scalar = scalar.filter(|(name, amount)| *amount != 0 && !is_ignored(name)).collect();
-        Self { requests, scalar }
+        let scalar = requests.scalar.iter().filter(|(name, amount)| **amount != 0 && !is_ignored(name));
+        let scalar = scalar.map(|(name, amount)| Scalar {
+            name,
+            amount: *amount,
+            is_served: classes.serving(name).is_some(),
+        });
+        Self { requests, scalar: scalar.collect() }
     }
 
     /// Returns `true` if a node lacks nothing.
@@ -73,9 +84,12 @@ impl<'a> Room<'a> {
         check("cpu", wanted.cpu, all.cpu, used.cpu)?;
         check("memory", wanted.memory, all.memory, used.memory)?;
         check("ephemeral-storage", wanted.ephemeral_storage, all.ephemeral_storage, used.ephemeral_storage)?;
-        for (name, wanted) in &self.scalar {
+        for Scalar { name, amount, is_served } in &self.scalar {
             let of = |amounts: &Resources| amounts.scalar.get(*name).copied().unwrap_or_default();
-            check(name, *wanted, of(all), of(used))?;
+            let all = of(all);
+            if all > 0 || !is_served {
+                check(name, *amount, all, of(used))?;
+            }
         }
         ControlFlow::Continue(())
     }
