@@ -70,6 +70,12 @@ pub fn volume_class(volume: &PersistentVolume) -> &str {
     annotation(&volume.metadata, BETA_CLASS).or_else(class).unwrap_or_default()
 }
 
+/// Returns namespace and name of a claim.
+pub fn names(claim: &PersistentVolumeClaim) -> (&str, &str) {
+    let meta = &claim.metadata;
+    (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
 /// Returns the name of the volume that a claim is bound to or asks for; empty if there is none.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> &str {
     claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default()
@@ -129,7 +135,8 @@ pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
         && (!is_uid_given || reference.uid == claim.metadata.uid)
 }
 
-fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+/// Returns the size that a claim asks for.
+pub fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     let resources = claim.spec.as_ref()?.resources.as_ref()?;
     quantity::read(resources.requests.as_ref()?.get("storage")?)
 }
@@ -151,7 +158,8 @@ pub fn has_same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -
     of_volume.unwrap_or("Filesystem") == of_claim.unwrap_or("Filesystem")
 }
 
-fn has_access_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+/// Returns `true` if a volume has all access modes that a claim asks for.
+pub fn has_access_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     wanted.iter().all(|mode| access_modes(volume).contains(mode))
 }
@@ -166,12 +174,13 @@ fn has_same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
     of_volume.unwrap_or_default() == of_claim.unwrap_or_default()
 }
 
+/// Returns `true` if a volume is large enough for a claim, and both have the same mode and the same class of attributes.
+pub fn is_alike(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    is_large_enough(volume, claim) && has_same_mode(volume, claim) && has_same_attributes(volume, claim)
+}
+
 fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    volume.metadata.deletion_timestamp.is_none()
-        && is_large_enough(volume, claim)
-        && has_same_mode(volume, claim)
-        && has_same_attributes(volume, claim)
-        && has_access_modes(volume, claim)
+    volume.metadata.deletion_timestamp.is_none() && is_alike(volume, claim) && has_access_modes(volume, claim)
 }
 
 /// Checks a volume that a claim asks for by name; the error is in the words of Kubernetes.
@@ -234,6 +243,11 @@ pub fn fits_node(volume: &PersistentVolume, node: &str, labels: &BTreeMap<String
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
     required.is_none_or(|required| node_selector::matches(required, node, labels))
+}
+
+/// Returns `true` if a claim is bound to a volume for good.
+pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
+    !volume_name(claim).is_empty() && is_annotated(&claim.metadata, BIND_COMPLETED)
 }
 
 /// Returns a reference to a claim, as a volume has it.

@@ -197,6 +197,7 @@ impl Cluster {
             self.nodes[id.index()] = node;
         }
         self.by_name.insert(Arc::clone(name), id);
+        self.storage.enter(name, id);
         id
     }
 
@@ -205,6 +206,7 @@ impl Cluster {
         let node = &self.nodes[id.index()];
         if !node.is_known && node.pods.is_empty() {
             self.by_name.remove(&node.facts.name);
+            self.storage.leave(&node.facts.name, id);
             self.free.push(id);
         }
     }

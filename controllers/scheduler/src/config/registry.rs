@@ -7,7 +7,8 @@ use super::problems::Problems;
 use crate::framework::Plugin;
 use crate::plugins::{
     DefaultPreemption, ImageLocality, NodeAffinity, NodeDeclaredFeatures, NodeName, NodePorts,
-    NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, SchedulingGates, TaintToleration,
+    NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, NodeVolumeLimits, SchedulingGates,
+    TaintToleration, VolumeBinding, VolumeRestrictions, VolumeZone,
 };
 
 /// Extension points that a profile can list plugins for.
@@ -54,6 +55,15 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("NodeAffinity", 2, SCORES, |of, to| Box::new(NodeAffinity::new(args::node_affinity(of, to)))),
     entry("NodePorts", 0, FILTERS, |_, _| Box::new(NodePorts)),
     entry("NodeResourcesFit", 1, SCORES, |of, to| Box::new(NodeResourcesFit::new(args::fit(of, to)))),
+    entry("VolumeRestrictions", 0, FILTERS, |_, _| Box::new(VolumeRestrictions)),
+    entry("NodeVolumeLimits", 0, FILTERS, |_, _| Box::new(NodeVolumeLimits)),
+    entry(
+        "VolumeBinding",
+        0,
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score, Point::Reserve, Point::PreBind],
+        |_, _| Box::new(VolumeBinding),
+    ),
+    entry("VolumeZone", 0, FILTERS, |_, _| Box::new(VolumeZone)),
     entry("DefaultPreemption", 0, &[Point::PreEnqueue, Point::PostFilter], |of, to| {
         Box::new(DefaultPreemption(args::preemption(of, to)))
     }),

@@ -1,11 +1,11 @@
 //! What a plugin can do, by extension points of the scheduling framework.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use super::event::{Change, Event, Hint};
+use crate::bind_volumes::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::pod::{PodInfo, PodSpec};
 use crate::preemption::PreemptionArgs;
@@ -125,8 +125,11 @@ impl fmt::Debug for NodeScore<'_> {
     }
 }
 
-/// What is to be written before the pod is bound: a plan that the plugin made and its edge carries out.
-pub type PreBind = Box<dyn Any + Send + Sync>;
+/// What is to be written before a pod is bound: a plan that a plugin has made and an edge carries out.
+#[derive(Clone, Debug)]
+pub enum PreBind {
+    Volumes(Box<VolumePlan>),
+}
 
 /// What a plugin has found for a pod that fits nowhere.
 #[derive(Debug)]

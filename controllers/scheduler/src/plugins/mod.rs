@@ -10,8 +10,12 @@ mod node_ports;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 pub use self::allocation::{ResourceWeight, default_resources};
 pub use self::default_preemption::DefaultPreemption;
@@ -24,11 +28,17 @@ pub use self::node_resources_balanced_allocation::{BalancedAllocationArgs, NodeR
 pub use self::node_resources_fit::strategy::{ShapePoint, Strategy};
 pub use self::node_resources_fit::{FitArgs, NodeResourcesFit};
 pub use self::node_unschedulable::NodeUnschedulable;
+pub use self::node_volume_limits::NodeVolumeLimits;
 pub use self::scheduling_gates::SchedulingGates;
 pub use self::taint_toleration::TaintToleration;
+pub use self::volume_binding::VolumeBinding;
+pub use self::volume_restrictions::VolumeRestrictions;
+pub use self::volume_zone::VolumeZone;
+#[cfg(test)]
 use crate::framework::{Plugin, Profile, Sampling};
 
 /// Returns a profile with these plugins and their weights at all extension points.
+#[cfg(test)]
 pub fn profile(name: &str, plugins: Vec<(Box<dyn Plugin>, i64)>) -> Profile {
     let all: Vec<usize> = (0..plugins.len()).collect();
     let score = plugins.iter().enumerate().filter(|(_, (_, weight))| *weight > 0);

@@ -103,6 +103,10 @@ pub(super) fn volumes(all: Vec<Volume>) -> Vec<Volume> {
             || volume.gce_persistent_disk.is_some()
             || volume.aws_elastic_block_store.is_some()
             || volume.azure_disk.is_some()
+            || volume.azure_file.is_some()
+            || volume.cinder.is_some()
+            || volume.portworx_volume.is_some()
+            || volume.vsphere_volume.is_some()
             || volume.iscsi.is_some()
             || volume.rbd.is_some()
     };

@@ -160,9 +160,75 @@ impl Scheduler {
     }
 
     fn apply_fact(&mut self, fact: Fact) {
+        let storage = &mut self.cluster.storage;
         match fact {
             Fact::Budget(key, budget) => self.cluster.budgets.set(key, budget),
+            Fact::Claim(key, new) => {
+                let old = storage.set_claim(&key, new.clone());
+                self.changed(
+                    Resource::PersistentVolumeClaim,
+                    old.as_ref(),
+                    new.as_ref(),
+                    Change::PersistentVolumeClaim,
+                );
+            }
+            Fact::Volume(key, new) => {
+                let old = storage.set_volume(&key.name, new.clone());
+                self.changed(
+                    Resource::PersistentVolume,
+                    old.as_ref(),
+                    new.as_ref(),
+                    Change::PersistentVolume,
+                );
+            }
+            Fact::Class(key, new) => {
+                let old = storage.set_class(&key.name, new.clone());
+                self.changed(Resource::StorageClass, old.as_ref(), new.as_ref(), Change::StorageClass);
+            }
+            Fact::CsiNode(key, new) => {
+                let old = storage.set_csi_node(&key.name, new.clone());
+                self.changed(Resource::CsiNode, old.as_ref(), new.as_ref(), Change::CsiNode);
+            }
+            Fact::CsiDriver(key, new) => {
+                let old = storage.set_driver(&key.name, new.clone());
+                self.changed(Resource::CsiDriver, old.as_ref(), new.as_ref(), Change::CsiDriver);
+            }
+            Fact::Capacity(key, new) => {
+                let old = storage.set_capacity(&key, new.clone());
+                self.changed(
+                    Resource::CsiStorageCapacity,
+                    old.as_ref(),
+                    new.as_ref(),
+                    Change::CsiStorageCapacity,
+                );
+            }
+            Fact::Attachment(key, new) => {
+                let old = storage.set_attachment(&key.name, new.clone());
+                self.changed(
+                    Resource::VolumeAttachment,
+                    old.as_ref(),
+                    new.as_ref(),
+                    Change::VolumeAttachment,
+                );
+            }
             _ => {}
         }
+    }
+
+    /// Wakes the pods that the change of an object may help.
+    fn changed<'a, T>(
+        &mut self,
+        resource: Resource,
+        old: Option<&'a Arc<T>>,
+        new: Option<&'a Arc<T>>,
+        change: fn(Versions<'a, T>) -> Change<'a>,
+    ) {
+        let actions = match (old, new) {
+            (None, Some(_)) => Actions::ADD,
+            (Some(_), Some(_)) => Actions::OTHER_UPDATE,
+            (Some(_), None) => Actions::DELETE,
+            (None, None) => return,
+        };
+        self.wake(Event::new(resource, actions), &change(Versions { old, new }));
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use super::follow::{Subject, Update, Updates};
+use crate::bind_volumes::VolumeBinder;
 use crate::framework::PreBind;
 use crate::limits;
 use crate::pod::PodInfo;
@@ -31,6 +32,7 @@ pub(super) struct Binder {
     updates: Updates,
     /// Bounds the requests in flight; others wait in their tasks.
     lanes: Arc<Semaphore>,
+    volumes: VolumeBinder,
 }
 
 /// A pod that was placed.
@@ -43,8 +45,9 @@ pub(super) struct Placed {
 }
 
 impl Binder {
-    pub fn new(client: Client, updates: Updates, _informers: &Informers) -> Self {
-        Self { client, updates, lanes: Arc::new(Semaphore::new(limits::BINDINGS)) }
+    pub fn new(client: Client, updates: Updates, informers: &Informers) -> Self {
+        let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
+        Self { client, updates, lanes, volumes: VolumeBinder::new(informers) }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -55,15 +58,36 @@ impl Binder {
     /// Writes a binding, and reports the outcome to the loop.
     pub fn bind(&self, placed: Placed) {
         let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
+        let volumes = self.volumes.clone();
         tokio::spawn(async move {
-            let outcome = {
-                let _lane = lanes.acquire().await;
-                write(client, &placed).await
+            let outcome = match carry_out(&client, &volumes, &placed).await {
+                Ok(()) => {
+                    let _lane = lanes.acquire().await;
+                    write(client, &placed).await
+                }
+                Err(outcome) => outcome,
             };
             let pod = placed.pod;
             updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });
     }
+}
+
+/// Writes what plugins have planned, which can take minutes.
+async fn carry_out(client: &Client, volumes: &VolumeBinder, placed: &Placed) -> Result<(), Outcome> {
+    for plan in &placed.plans {
+        let PreBind::Volumes(plan) = plan;
+        if let Err(error) = volumes.bind(client, plan).await {
+            let cause = &error as &dyn std::error::Error;
+            info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
+            if let Some(recorder) = &placed.recorder {
+                let text = format!("running PreBind plugin \"VolumeBinding\": {}", error.event_text());
+                recorder.warning(reference(&placed.pod), "FailedScheduling", text);
+            }
+            return Err(Outcome::Failed);
+        }
+    }
+    Ok(())
 }
 
 async fn write(client: Client, placed: &Placed) -> Outcome {

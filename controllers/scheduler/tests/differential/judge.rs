@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{Object, ObjectKey};
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::{Configuration, default_profile};
 use controllers_scheduler::framework::{
@@ -65,6 +65,7 @@ fn cluster(case: &Value) -> Cluster {
     for budget in all(case, "podDisruptionBudgets") {
         cluster.budgets.set(ObjectKey::of(&budget), Some(Arc::new(budget)));
     }
+    storage(case, &mut cluster);
     for pod in all::<Pod>(case, "pods").map(PodInfo::parse).map(Arc::new) {
         match (&pod.node, &pod.nominated) {
             (Some(node), _) if !pod.is_finished => cluster.place(&pod, node),
@@ -73,6 +74,28 @@ fn cluster(case: &Value) -> Cluster {
         }
     }
     cluster
+}
+
+/// Hands the objects of a list to the cluster.
+fn each<K: Object + DeserializeOwned>(
+    case: &Value,
+    list: &str,
+    mut set: impl FnMut(ObjectKey, Option<Arc<K>>),
+) {
+    for object in all::<K>(case, list) {
+        set(ObjectKey::of(&object), Some(Arc::new(object)));
+    }
+}
+
+fn storage(case: &Value, cluster: &mut Cluster) {
+    let storage = &mut cluster.storage;
+    each(case, "persistentVolumeClaims", |key, new| drop(storage.set_claim(&key, new)));
+    each(case, "persistentVolumes", |key, new| drop(storage.set_volume(&key.name, new)));
+    each(case, "storageClasses", |key, new| drop(storage.set_class(&key.name, new)));
+    each(case, "csiNodes", |key, new| drop(storage.set_csi_node(&key.name, new)));
+    each(case, "csiDrivers", |key, new| drop(storage.set_driver(&key.name, new)));
+    each(case, "csiStorageCapacities", |key, new| drop(storage.set_capacity(&key, new)));
+    each(case, "volumeAttachments", |key, new| drop(storage.set_attachment(&key.name, new)));
 }
 
 fn names(cluster: &Cluster) -> BTreeMap<NodeId, String> {
