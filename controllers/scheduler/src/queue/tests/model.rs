@@ -36,6 +36,9 @@ struct Waiting {
     pending: BTreeSet<&'static str>,
 }
 
+/// The order in which pods are tried.
+type Rank = (i32, u64, usize);
+
 /// How much an event helps: not, after the back-off, or at once.
 type Help = u8;
 
@@ -55,22 +58,22 @@ impl Waiting {
         self.window().is_some_and(|window| window >= now / 1000)
     }
 
-    fn rank(&self) -> (i32, u64, usize) {
+    fn rank(&self) -> Rank {
         (-self.priority, self.queued, self.arrival)
     }
 
     fn help(&self, event: Event) -> Help {
-        let helps = |name: &&str| {
+        let helps = |name: &&'static str| {
             SCRIPTS.iter().find(|(script, ..)| script == name).is_none_or(|(_, events, hint)| {
                 *hint == Hint::Queue && events.iter().any(|one| one.includes(event))
             })
         };
         if event == Event::WILDCARD || self.is_error() {
             1
-        } else if self.pending.iter().any(|name| helps(name)) {
+        } else if self.pending.iter().any(helps) {
             2
         } else {
-            u8::from(self.plugins.iter().any(|name| helps(name)))
+            u8::from(self.plugins.iter().any(helps))
         }
     }
 
@@ -114,7 +117,7 @@ impl Model {
 
     fn pop(&mut self) -> Option<String> {
         self.end_backoffs();
-        let first = |state: &State, key: &dyn Fn(&Waiting) -> (u64, (i32, u64, usize))| {
+        let first = |state: &State, key: &dyn Fn(&Waiting) -> (u64, Rank)| {
             let pods = self.pods.iter().filter(|(_, pod)| pod.state == *state);
             let pods = pods.filter(|(_, pod)| *state == State::Active || !pod.is_error());
             pods.min_by_key(|(_, pod)| key(pod)).map(|(uid, _)| uid.clone())
