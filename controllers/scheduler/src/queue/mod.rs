@@ -214,10 +214,10 @@ impl Queue {
 
     /// Forgets a pod whose attempt has ended well: it is bound, or given up.
     pub fn done(&mut self, uid: &Uid) {
-        if let Some(slot) = self.entries.slot(uid) {
-            if matches!(self.entries[slot].place, Place::Attempted(_)) {
-                self.forget(slot);
-            }
+        let slot = self.entries.slot(uid);
+        let attempted = slot.filter(|slot| matches!(self.entries[*slot].place, Place::Attempted(_)));
+        if let Some(slot) = attempted {
+            self.forget(slot);
         }
     }
 

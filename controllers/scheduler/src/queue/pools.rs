@@ -104,8 +104,8 @@ impl Pools {
     }
 
     /// Returns all unschedulable pods that are not gated.
-    pub fn unschedulable(&self) -> Vec<Slot> {
-        self.timeouts.iter().map(|(_, slot)| *slot).collect()
+    pub fn unschedulable(&self) -> impl Iterator<Item = Slot> {
+        self.timeouts.iter().map(|(_, slot)| *slot)
     }
 
     /// Returns the pods that wait for events of this watcher.

@@ -89,6 +89,14 @@ impl Registrations {
         })
     }
 
+    /// Returns the plugins that have registered [`Event::WILDCARD`].
+    fn watchers_of_all(&self) -> impl Iterator<Item = Watcher> {
+        self.watchers(Event::WILDCARD).filter(|watcher| {
+            let (Some(profile), Some(plugin)) = (watcher.profile, watcher.plugin) else { return false };
+            self.events[profile][plugin].contains(&Event::WILDCARD)
+        })
+    }
+
     /// Returns what has refused pods without being a plugin of their profile.
     fn others(&self) -> impl Iterator<Item = Watcher> {
         let profiles = (0..self.profiles.len()).map(Some).chain([None]);
@@ -155,7 +163,13 @@ impl Queue {
     /// Returns the pods that wait for an event, each once.
     fn candidates(&self, event: Event) -> Vec<Slot> {
         if event == Event::WILDCARD {
-            return self.pools.unschedulable();
+            // Gated pods are woken only if the plugin that refuses them has registered this very event.
+            let gated =
+                self.registrations.watchers_of_all().flat_map(|watcher| self.pools.watched_by(watcher));
+            let mut pods: Vec<Slot> = self.pools.unschedulable().chain(gated).collect();
+            pods.sort_unstable();
+            pods.dedup();
+            return pods;
         }
         let watchers = self.registrations.watchers(event).chain(self.registrations.others());
         let mut pods: Vec<Slot> = watchers.flat_map(|watcher| self.pools.watched_by(watcher)).collect();
