@@ -9,3 +9,4 @@ mod limits;
 pub mod plugins;
 pub mod pod;
 pub mod resources;
+pub mod selector;
