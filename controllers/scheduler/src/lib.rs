@@ -15,6 +15,7 @@ pub mod preemption;
 pub mod queue;
 pub mod resources;
 mod run;
+pub mod selector;
 #[cfg(test)]
 mod testing;
 

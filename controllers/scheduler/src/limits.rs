@@ -32,3 +32,21 @@ pub const NOTE: usize = 1024;
 pub const FLIGHT_EVENTS: usize = 16_384;
 /// Updates of a pod that are remembered during its attempt: after more, it is tried again after its back-off.
 pub const OWN_EVENTS: usize = 64;
+/// Selectors whose matching pods are counted by node: at 5,000 nodes, each takes 20 kB.
+pub const COUNTS: usize = 512;
+/// Divisions of the nodes by topology key and template: at 5,000 nodes, each takes 20 kB, and as much again for keys with
+/// a value for each node.
+pub const PARTITIONS: usize = 128;
+/// Sets of terms of placed pods that are summed up for the pods that they match: at 5,000 nodes, each takes up to 80 kB.
+pub const EXPOSURES: usize = 128;
+/// Namespaces with labels for which the matching terms of placed pods are remembered.
+pub const MATCHED_TERMS: usize = 4096;
+/// Terms of placed pods that are made before those that no pod has any more are looked for.
+pub const UNUSED_TERMS: usize = 1024;
+/// Selectors of namespaces in terms of incoming pods whose namespaces are remembered.
+pub const SELECTED_NAMESPACES: usize = 256;
+/// Labels of pods in one namespace whose selectors for default spreading are remembered.
+pub const DEFAULT_SELECTORS: usize = 1024;
+/// Topology keys whose domains are kept, besides those of the terms of placed pods: at 5,000 nodes, each takes 20 kB, and
+/// some 500 kB with a value for each node.
+pub const TOPOLOGY_KEYS: usize = 128;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
 use apiserver_client::{Labels, Metadata, ObjectKey, Projection};
@@ -12,8 +12,8 @@ use apiserver_meta::pods::{condition, is_finished};
 use apiserver_meta::resources::pod_requests;
 use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::{
-    self, Container, NodeSelector, NodeSelectorTerm, PodAffinityTerm, PodExtendedResourceClaimStatus,
-    PodResourceClaimStatus, PreferredSchedulingTerm, Volume, WeightedPodAffinityTerm,
+    self, Container, NodeSelector, NodeSelectorTerm, PodExtendedResourceClaimStatus, PodResourceClaimStatus,
+    PreferredSchedulingTerm, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
@@ -21,8 +21,11 @@ use serde::Serialize;
 use crate::resources::{Resources, Scored};
 
 mod reduce;
+mod terms;
 #[cfg(test)]
 mod tests;
+
+pub use self::terms::{Listed, PodTerm, PodTerms, SpreadConstraint, TermNamespaces};
 
 /// The `schedulerName` of pods that name none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
@@ -80,13 +83,8 @@ pub struct Parsed {
     pub preferred_nodes: Vec<PreferredSchedulingTerm>,
     pub affinity: PodTerms,
     pub anti_affinity: PodTerms,
-}
-
-/// Terms of `podAffinity` or `podAntiAffinity`.
-#[derive(Debug, Default)]
-pub struct PodTerms {
-    pub required: Vec<PodAffinityTerm>,
-    pub preferred: Vec<WeightedPodAffinityTerm>,
+    /// Constraints of topology spreading, in their order.
+    pub spread: Vec<SpreadConstraint>,
 }
 
 impl Parsed {
@@ -110,14 +108,15 @@ impl Parsed {
                 .collect(),
             node_affinity: nodes.required_during_scheduling_ignored_during_execution,
             preferred_nodes: nodes.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
-            affinity: PodTerms {
-                required: with.required_during_scheduling_ignored_during_execution.unwrap_or_default(),
-                preferred: with.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
-            },
-            anti_affinity: PodTerms {
-                required: without.required_during_scheduling_ignored_during_execution.unwrap_or_default(),
-                preferred: without.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
-            },
+            affinity: PodTerms::parse(
+                with.required_during_scheduling_ignored_during_execution.as_ref(),
+                with.preferred_during_scheduling_ignored_during_execution.as_ref(),
+            ),
+            anti_affinity: PodTerms::parse(
+                without.required_during_scheduling_ignored_during_execution.as_ref(),
+                without.preferred_during_scheduling_ignored_during_execution.as_ref(),
+            ),
+            spread: spec.topology_spread_constraints.iter().flatten().map(SpreadConstraint::parse).collect(),
         }
     }
 }
@@ -227,6 +226,17 @@ impl PodInfo {
         containers.chain(
             volumes.map(|image| Cow::Owned(reduce::with_tag(image.reference.as_deref().unwrap_or_default()))),
         )
+    }
+
+    /// Returns the labels, which pods of a template share.
+    pub fn shared_labels(&self) -> Arc<Labels> {
+        static NONE: LazyLock<Arc<Labels>> = LazyLock::new(Arc::default);
+        Arc::clone(self.metadata.shared_labels().unwrap_or(&NONE))
+    }
+
+    /// Returns the namespace, which its pods share.
+    pub fn shared_namespace(&self) -> &Arc<str> {
+        self.metadata.shared_namespace()
     }
 
     pub fn is_terminating(&self) -> bool {

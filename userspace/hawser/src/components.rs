@@ -44,8 +44,8 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     probes.answer(secure_port, always_well(), &stop).await?;
     let (client, ambient) = (connect(&kubeconfig, "kube-scheduler").await?, Ambient::system());
     let config = controllers_scheduler::Config {
-        scheduler_name,
         leader_election: Some(LeaderElection::new("kube-scheduler", &identity(&ambient))),
+        ..controllers_scheduler::Config::named(&scheduler_name)
     };
     let informers = Informers::new(client, ambient.clone(), stop.clone());
     controllers_scheduler::run(config, informers, ambient, stop).await.context("the scheduler ended")

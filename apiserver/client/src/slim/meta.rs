@@ -124,6 +124,16 @@ impl Meta {
         (self.grace >= 0).then_some(self.grace)
     }
 
+    /// Returns the labels, which equal ones of other objects share; `None` if there are none.
+    pub fn shared_labels(&self) -> Option<&Arc<Labels>> {
+        self.labels.as_ref()
+    }
+
+    /// Returns the namespace, which other objects share.
+    pub fn shared_namespace(&self) -> &Arc<str> {
+        &self.namespace
+    }
+
     /// Returns the metadata as the types of the API have it.
     pub fn to_api(&self) -> ObjectMeta {
         ObjectMeta {

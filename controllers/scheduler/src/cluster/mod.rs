@@ -116,6 +116,7 @@ impl Cluster {
         node.facts = facts;
         node.is_known = true;
         self.known.insert(id);
+        self.terms.node_changed(id, Some(&node.facts), &node.pods);
         self.log.push(id);
     }
 
@@ -128,6 +129,7 @@ impl Cluster {
         node.facts = Arc::new(NodeFacts { name, ..NodeFacts::default() });
         node.is_known = false;
         self.known.remove(id);
+        self.terms.node_changed(id, None, &node.pods);
         self.log.push(id);
         self.release(id);
     }

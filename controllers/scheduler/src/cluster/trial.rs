@@ -22,6 +22,7 @@ enum Step {
 
 impl<'a> Trial<'a> {
     pub(super) fn new(cluster: &'a mut Cluster) -> Self {
+        cluster.terms.begin_trial();
         Self { cluster, undo: Vec::new() }
     }
 
@@ -58,5 +59,6 @@ impl Drop for Trial<'_> {
                 Step::Put(pod, node) => self.cluster.put(&pod, node),
             }
         }
+        self.cluster.terms.end_trial();
     }
 }

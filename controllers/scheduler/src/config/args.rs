@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::document::{self, API_VERSION};
 use super::problems::Problems;
 use crate::plugins::{
-    BalancedAllocationArgs, FitArgs, NodeAffinityArgs, ResourceWeight, ShapePoint, Strategy,
-    default_resources,
+    BalancedAllocationArgs, FitArgs, InterPodAffinityArgs, NodeAffinityArgs, PodTopologySpreadArgs,
+    ResourceWeight, ShapePoint, Strategy, default_resources,
 };
 use crate::preemption::PreemptionArgs;
 
@@ -73,6 +73,53 @@ pub(super) fn preemption(args: &Value, problems: &mut Problems) -> PreemptionArg
         "cannot be zero at the same time as minCandidateNodesAbsolute",
     );
     PreemptionArgs { min_candidate_nodes_percentage: percentage, min_candidate_nodes_absolute: absolute }
+}
+
+pub(super) fn inter_pod_affinity(args: &Value, problems: &mut Problems) -> InterPodAffinityArgs {
+    let args: document::InterPodAffinityArgs = read("InterPodAffinityArgs", args, problems);
+    let default = InterPodAffinityArgs::default();
+    let weight = args.hard_pod_affinity_weight;
+    let is_right = weight.is_none_or(|weight| (0..=100).contains(&weight));
+    problems.check(is_right, "hardPodAffinityWeight", "not in valid range [0, 100]");
+    let weight = weight.and_then(|weight| i32::try_from(weight).ok());
+    InterPodAffinityArgs {
+        hard_pod_affinity_weight: weight.unwrap_or(default.hard_pod_affinity_weight),
+        ignore_preferred_terms_of_existing_pods: args.ignore_preferred_terms_of_existing_pods,
+    }
+}
+
+pub(super) fn pod_topology_spread(args: &Value, problems: &mut Problems) -> PodTopologySpreadArgs {
+    let args: document::PodTopologySpreadArgs = read("PodTopologySpreadArgs", args, problems);
+    let constraints = args.default_constraints;
+    let mut seen = BTreeSet::new();
+    for (index, constraint) in constraints.iter().enumerate() {
+        problems.within(format_args!("defaultConstraints[{index}]"), |problems| {
+            problems.check(constraint.max_skew > 0, "maxSkew", "not in valid range (0, inf)");
+            problems.check(!constraint.topology_key.is_empty(), "topologyKey", "can not be empty");
+            let when = constraint.when_unsatisfiable.as_str();
+            let is_known = ["DoNotSchedule", "ScheduleAnyway"].contains(&when);
+            problems.check(is_known, "whenUnsatisfiable", "must be DoNotSchedule or ScheduleAnyway");
+            let forbidden = "constraint must not define a selector, as they deduced for each pod";
+            problems.check(constraint.label_selector.is_none(), "labelSelector", forbidden);
+            let pair = (constraint.topology_key.clone(), when.to_owned());
+            problems.check(seen.insert(pair), "", "its topologyKey and whenUnsatisfiable are there twice");
+        });
+    }
+    match args.defaulting_type.as_str() {
+        "" | "System" => {
+            problems.check(
+                constraints.is_empty(),
+                "defaultingType",
+                "System is not for .defaultConstraints that are not empty",
+            );
+            PodTopologySpreadArgs::System
+        }
+        "List" => PodTopologySpreadArgs::List(constraints),
+        other => {
+            problems.add("defaultingType", format_args!("{other:?} is neither System nor List"));
+            PodTopologySpreadArgs::System
+        }
+    }
 }
 
 pub(super) fn balanced_allocation(args: &Value, problems: &mut Problems) -> BalancedAllocationArgs {

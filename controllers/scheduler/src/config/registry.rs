@@ -6,9 +6,9 @@ use super::args;
 use super::problems::Problems;
 use crate::framework::Plugin;
 use crate::plugins::{
-    DefaultPreemption, ImageLocality, NodeAffinity, NodeDeclaredFeatures, NodeName, NodePorts,
-    NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, NodeVolumeLimits, SchedulingGates,
-    TaintToleration, VolumeBinding, VolumeRestrictions, VolumeZone,
+    DefaultPreemption, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures, NodeName,
+    NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, NodeVolumeLimits,
+    PodTopologySpread, SchedulingGates, TaintToleration, VolumeBinding, VolumeRestrictions, VolumeZone,
 };
 
 /// Extension points that a profile can list plugins for.
@@ -64,6 +64,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         |_, _| Box::new(VolumeBinding),
     ),
     entry("VolumeZone", 0, FILTERS, |_, _| Box::new(VolumeZone)),
+    entry("PodTopologySpread", 2, SCORES, |of, to| {
+        Box::new(PodTopologySpread::new(&args::pod_topology_spread(of, to)))
+    }),
+    entry("InterPodAffinity", 2, SCORES, |of, to| {
+        Box::new(InterPodAffinity::new(args::inter_pod_affinity(of, to)))
+    }),
     entry("DefaultPreemption", 0, &[Point::PreEnqueue, Point::PostFilter], |of, to| {
         Box::new(DefaultPreemption(args::preemption(of, to)))
     }),

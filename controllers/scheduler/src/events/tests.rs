@@ -37,7 +37,7 @@ fn allocatable_resources_of_a_node() {
     assert_eq!(node_actions(memory(), memory()), []);
     assert_eq!(node_actions(memory(), allocatable(json!({"memory": "1024"}))), [], "the same amount");
     for more in [
-        json!({"memory": "1Ki", "storage": "1Ki"}),
+        json!({"memory": "1Ki", "ephemeral-storage": "1Ki"}),
         json!({"memory": "1Ki", "pods": "10"}),
         json!({"memory": "2Ki"}),
         json!({"memory": "1Ki", "example.com/foo": "1"}),

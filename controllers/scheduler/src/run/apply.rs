@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use apiserver_meta::uid::Uid;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::Namespace;
 use tokio::time::Instant;
 
 use super::Scheduler;
 use super::bind::Outcome;
 use super::follow::{Fact, Update};
 use crate::cluster::NodeFacts;
+use crate::cluster::terms::Owner;
 use crate::events;
 use crate::framework::{Actions, Change, Event, Resource, Versions};
 use crate::pod::PodInfo;
 use crate::queue::Failure;
+use crate::selector::Selector;
 
 /// A pod that uses a node is there from now on.
 const POD_ADDED: Event = Event::new(Resource::AssignedPod, Actions::ADD);
@@ -211,8 +215,50 @@ impl Scheduler {
                     Change::VolumeAttachment,
                 );
             }
-            _ => {}
+            Fact::Namespace(key, new) => self.set_namespace(key.name, new),
+            Fact::Service(key, new) => {
+                let selector = new.and_then(|service| service.spec.as_ref()?.selector.clone());
+                self.cluster.set_service(&key.namespace, &key.name, selector);
+            }
+            Fact::ReplicationController(key, new) => {
+                let selector = new
+                    .map(|set| set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default());
+                self.cluster.set_replication_controller(&key.namespace, &key.name, selector);
+            }
+            Fact::ReplicaSet(key, new) => {
+                let selector = |set: Arc<ReplicaSet>| {
+                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
+                };
+                self.cluster.set_controller(
+                    Owner::ReplicaSet,
+                    &key.namespace,
+                    &key.name,
+                    new.and_then(selector),
+                );
+            }
+            Fact::StatefulSet(key, new) => {
+                let selector = |set: Arc<StatefulSet>| {
+                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
+                };
+                self.cluster.set_controller(
+                    Owner::StatefulSet,
+                    &key.namespace,
+                    &key.name,
+                    new.and_then(selector),
+                );
+            }
+            Fact::DeviceClaim(..) | Fact::Slice(..) | Fact::DeviceClass(..) => {}
         }
+    }
+
+    fn set_namespace(&mut self, name: String, new: Option<Arc<Namespace>>) {
+        let labels = new.as_ref().map(|namespace| namespace.metadata.labels.clone().unwrap_or_default());
+        self.cluster.set_namespace(&name, labels);
+        let old = match &new {
+            Some(new) => self.namespaces.insert(name, Arc::clone(new)),
+            None => self.namespaces.remove(&name),
+        };
+        self.changed(Resource::Namespace, old.as_ref(), new.as_ref(), Change::Namespace);
     }
 
     /// Wakes the pods that the change of an object may help.

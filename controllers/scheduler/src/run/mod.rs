@@ -16,6 +16,7 @@ use apiserver_client::{Cache, Informers, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::uid::Uid;
 use controllers_runtime::{LeaderElection, Leadership};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,14 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
+}
+
+impl Config {
+    /// Returns a configuration whose only profile is the default one for pods with this `schedulerName`.
+    pub fn named(scheduler_name: &str) -> Self {
+        let profile = Profile { name: scheduler_name.to_owned(), ..default_profile() };
+        Self { profiles: Arc::from(vec![profile]), ..Self::default() }
+    }
 }
 
 impl Default for Config {
@@ -102,6 +111,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
         start: 0,
         binding: BTreeMap::new(),
         victims: BTreeMap::new(),
+        namespaces: BTreeMap::new(),
         pods: pods.clone(),
         client,
         ambient,
@@ -131,6 +141,8 @@ struct Scheduler {
     binding: BTreeMap<Uid, Arc<PodInfo>>,
     /// Victims of pods that preempt others, until all are being deleted.
     victims: BTreeMap<Uid, Vec<Arc<PodInfo>>>,
+    /// The namespaces as they were last told.
+    namespaces: BTreeMap<String, Arc<Namespace>>,
     pods: Cache<PodInfo>,
     binder: Binder,
     client: Client,

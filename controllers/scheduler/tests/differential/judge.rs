@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_client::{Object, ObjectKey};
+use controllers_scheduler::cluster::terms::Owner;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::{Configuration, default_profile};
 use controllers_scheduler::framework::{
@@ -11,7 +12,9 @@ use controllers_scheduler::framework::{
 };
 use controllers_scheduler::pod::PodInfo;
 use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use controllers_scheduler::selector::Selector;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, from_value, json};
 
@@ -65,6 +68,7 @@ fn cluster(case: &Value) -> Cluster {
     for budget in all(case, "podDisruptionBudgets") {
         cluster.budgets.set(ObjectKey::of(&budget), Some(Arc::new(budget)));
     }
+    terms(case, &mut cluster);
     storage(case, &mut cluster);
     for pod in all::<Pod>(case, "pods").map(PodInfo::parse).map(Arc::new) {
         match (&pod.node, &pod.nominated) {
@@ -85,6 +89,31 @@ fn each<K: Object + DeserializeOwned>(
     for object in all::<K>(case, list) {
         set(ObjectKey::of(&object), Some(Arc::new(object)));
     }
+}
+
+fn terms(case: &Value, cluster: &mut Cluster) {
+    each(case, "namespaces", |key, new: Option<Arc<Namespace>>| {
+        cluster.set_namespace(&key.name, new.map(|one| one.metadata.labels.clone().unwrap_or_default()));
+    });
+    each(case, "services", |key, new: Option<Arc<Service>>| {
+        let selector = new.and_then(|one| one.spec.as_ref()?.selector.clone());
+        cluster.set_service(&key.namespace, &key.name, selector);
+    });
+    each(case, "replicationControllers", |key, new: Option<Arc<ReplicationController>>| {
+        let selector =
+            new.map(|one| one.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default());
+        cluster.set_replication_controller(&key.namespace, &key.name, selector);
+    });
+    each(case, "replicaSets", |key, new: Option<Arc<ReplicaSet>>| {
+        let selector =
+            new.and_then(|one| one.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector))));
+        cluster.set_controller(Owner::ReplicaSet, &key.namespace, &key.name, selector);
+    });
+    each(case, "statefulSets", |key, new: Option<Arc<StatefulSet>>| {
+        let selector =
+            new.and_then(|one| one.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector))));
+        cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector);
+    });
 }
 
 fn storage(case: &Value, cluster: &mut Cluster) {

@@ -61,7 +61,7 @@ fn scheduling_gates_keep_a_pod_until_the_last_is_gone() {
     let profile = Profile {
         plugins: vec![Box::new(SchedulingGates)],
         pre_enqueue: vec![0],
-        ..crate::plugins::default_profile()
+        ..crate::config::default_profile()
     };
     let mut rig = Rig::new();
     rig.queue = Queue::new(QueueConfig::default(), [profile].into());

@@ -1,0 +1,127 @@
+//! Selectors of Services and controllers, which spreading by default goes by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_client::{Labels, Metadata};
+
+use crate::limits;
+use crate::pod::PodInfo;
+use crate::selector::Selector;
+
+/// A kind of controller whose pods are spread by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+}
+
+/// Selectors by name.
+#[derive(Debug, Default)]
+struct InNamespace {
+    services: BTreeMap<String, Labels>,
+    controllers: BTreeMap<(Owner, String), Controlled>,
+    /// Selectors by labels and controller of the pods; emptied with each change.
+    found: BTreeMap<Arc<Labels>, BTreeMap<Option<(Owner, String)>, Option<Arc<Selector>>>>,
+}
+
+/// The selector of a controller.
+#[derive(Debug)]
+enum Controlled {
+    /// That of a ReplicationController, whose values take the place of those of Services.
+    Labels(Labels),
+    Selector(Selector),
+}
+
+/// Selectors of Services, ReplicationControllers, ReplicaSets and StatefulSets by namespace.
+#[derive(Debug, Default)]
+pub struct Owners {
+    namespaces: BTreeMap<Arc<str>, InNamespace>,
+}
+
+impl Owners {
+    /// Sets the selector of a Service; `None` if it has none or is gone.
+    pub fn set_service(&mut self, namespace: &str, name: &str, selector: Option<Labels>) {
+        replace(&mut self.entry(namespace).services, name.to_owned(), selector);
+    }
+
+    /// Sets the selector of a ReplicationController; `None` if it is gone.
+    pub fn set_replication_controller(&mut self, namespace: &str, name: &str, selector: Option<Labels>) {
+        let owner = (Owner::ReplicationController, name.to_owned());
+        replace(&mut self.entry(namespace).controllers, owner, selector.map(Controlled::Labels));
+    }
+
+    /// Sets the selector of a controller; `None` if it is gone.
+    pub fn set_controller(&mut self, owner: Owner, namespace: &str, name: &str, selector: Option<Selector>) {
+        let owner = (owner, name.to_owned());
+        replace(&mut self.entry(namespace).controllers, owner, selector.map(Controlled::Selector));
+    }
+
+    fn entry(&mut self, namespace: &str) -> &mut InNamespace {
+        let entry = self.namespaces.entry(namespace.into()).or_default();
+        entry.found.clear();
+        entry
+    }
+
+    /// Remembers the selector by which a pod is spread by default.
+    pub fn add(&mut self, pod: &PodInfo) {
+        let Some(known) = self.namespaces.get_mut(pod.namespace()) else { return };
+        let owner = owner(pod);
+        if known.found.get(pod.labels()).is_some_and(|by_owner| by_owner.contains_key(&owner)) {
+            return;
+        }
+        if known.found.len() >= limits::DEFAULT_SELECTORS {
+            known.found.clear();
+        }
+        let selector = known.find(pod);
+        known.found.entry(pod.shared_labels()).or_default().insert(owner, selector);
+    }
+
+    /// Returns the selector by which a pod is spread by default; `None` if nothing is required of the pods (`DefaultSelector`).
+    pub fn selector(&self, pod: &PodInfo) -> Option<Arc<Selector>> {
+        let known = self.namespaces.get(pod.namespace())?;
+        let found = known.found.get(pod.labels()).and_then(|by_owner| by_owner.get(&owner(pod)));
+        found.cloned().unwrap_or_else(|| known.find(pod))
+    }
+}
+
+impl InNamespace {
+    fn find(&self, pod: &PodInfo) -> Option<Arc<Selector>> {
+        let selects =
+            |selector: &Labels| selector.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+        let mut labels = Labels::new();
+        for selector in self.services.values().filter(|selector| selects(selector)) {
+            labels.extend(selector.clone());
+        }
+        let more = owner(pod).and_then(|owner| self.controllers.get(&owner));
+        if let Some(Controlled::Labels(more)) = more {
+            labels.extend(more.clone());
+        }
+        let selector = Selector::of_labels(&labels);
+        let selector = match more {
+            Some(Controlled::Selector(more)) => selector.and(more),
+            _ => selector,
+        };
+        (!selector.is_empty()).then(|| Arc::new(selector))
+    }
+}
+
+/// Returns kind and name of a pod's controller; `None` if it is none that spreading knows.
+fn owner(pod: &PodInfo) -> Option<(Owner, String)> {
+    let owner = pod.metadata.owners().iter().find(|owner| owner.controller == Some(true))?;
+    let kind = match (owner.api_version.as_str(), owner.kind.as_str()) {
+        ("v1", "ReplicationController") => Owner::ReplicationController,
+        ("apps/v1", "ReplicaSet") => Owner::ReplicaSet,
+        ("apps/v1", "StatefulSet") => Owner::StatefulSet,
+        _ => return None,
+    };
+    Some((kind, owner.name.clone()))
+}
+
+fn replace<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+}
