@@ -21,6 +21,7 @@ enum Suite {
     Cluster,
     Network,
     Controllers,
+    Scheduler,
 }
 
 #[derive(clap::Args)]

@@ -21,6 +21,7 @@ mod plot;
 mod programs;
 mod row;
 mod running;
+mod scheduler;
 mod sockets;
 mod stage;
 mod subject;
@@ -44,6 +45,7 @@ enum Suite {
     Cluster,
     Network,
     Controllers,
+    Scheduler,
 }
 
 #[derive(Parser)]
@@ -101,6 +103,7 @@ fn main() -> Result<()> {
             Suite::Cluster => report.attempt("cluster", || cluster::run(&report, &plan)),
             Suite::Network => network::run(&report, &plan),
             Suite::Controllers => controllers::run(&report, &plan),
+            Suite::Scheduler => scheduler::run(&report, &plan),
         }
     }
     let rows = || row::read(json.as_deref().context("no file of rows was given")?);
@@ -128,6 +131,7 @@ fn work(args: &[&str]) -> Result<()> {
         }
         ["echo", directory, bytes] => api::echo(directory, bytes.parse()?),
         ["fill", directory, from, to] => api::fill(directory, from.parse()?, to.parse()?),
+        ["scheduler-memory", pods] => scheduler::hold(pods.parse()?),
         ["fill-workloads", directory, pods] => controllers::fill(directory, pods.parse()?),
         ["lists", directory, pods, rounds] => {
             api::lists_in_process(directory, pods.parse()?, rounds.parse()?)

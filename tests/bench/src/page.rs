@@ -13,8 +13,18 @@ use crate::row::{RATIO_TO_ONE, Row};
 const BEGIN: &str = "<!-- rows: ";
 const END: &str = "<!-- end of rows -->";
 /// Order of the first columns; others follow.
-pub const SUBJECTS: [&str; 9] =
-    ["limit", "hawser", "store", "etcd", "iptables", "nftables", "ipvs", "containerd", "goal"];
+pub const SUBJECTS: [&str; 10] = [
+    "limit",
+    "hawser",
+    "store",
+    "etcd",
+    "iptables",
+    "nftables",
+    "ipvs",
+    "containerd",
+    "kube-scheduler",
+    "goal",
+];
 /// Metrics that are shown in brackets after another figure: rates relative to the limit, times relative to
 /// those with one service.
 const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
@@ -23,7 +33,7 @@ const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 const EMULATED: &str = "/kernel=";
 
 /// Cases of each table.
-const TABLES: [(&str, &[&str]); 13] = [
+const TABLES: [(&str, &[&str]); 14] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
     ("requests", &["create", "get", "update", "patch", "apply"]),
     ("lists", &["list", "fanout"]),
@@ -53,6 +63,29 @@ const TABLES: [(&str, &[&str]); 13] = [
         ],
     ),
     ("controllers", &["deployment", "rollout", "daemons", "indexed_job", "autoscalers", "caches", "idle"]),
+    (
+        "scheduler",
+        &[
+            "core",
+            "SchedulingBasic",
+            "OwnedPods",
+            "TopologySpreading",
+            "PreferredTopologySpreading",
+            "SchedulingPodAffinity",
+            "SchedulingPodAntiAffinity",
+            "SchedulingPreferredPodAffinity",
+            "SchedulingPreferredPodAntiAffinity",
+            "SchedulingRequiredPodAntiAffinityWithNSSelector",
+            "SchedulingPreferredAntiAffinityWithNSSelector",
+            "SchedulingNodeAffinity",
+            "MixedSchedulingBasePod",
+            "PreemptionBasic",
+            "PreemptionAsync",
+            "Unschedulable",
+            "SchedulingCSIPVs",
+            "SchedulingDaemonset",
+        ],
+    ),
     ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),
 ];
 

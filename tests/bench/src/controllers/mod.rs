@@ -16,8 +16,8 @@ mod idle;
 mod kubelet;
 mod objects;
 mod process;
-mod stage;
-mod straight;
+pub mod stage;
+pub mod straight;
 mod workloads;
 
 use anyhow::Result;

@@ -1,5 +1,6 @@
 //! An API server with controllers, and this process as its administrator.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,6 @@ use super::process::{Controllers, Page};
 use super::straight::CLIENTS;
 use crate::api;
 use crate::api::client::{Call, Connection};
-use crate::api::objects::node;
 use crate::api::server::Running;
 
 /// Number of connections of this process.
@@ -51,9 +51,14 @@ impl Stage {
         Ok(Self { connections, controllers: None, api, runtime, directory })
     }
 
+    /// Returns the directory of the API server.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("hawser")
+    }
+
     /// Starts the controllers and waits until they answer.
     pub fn start_controllers(&mut self) -> Result<()> {
-        let directory = self.directory.path().join("hawser");
+        let directory = self.data();
         let started = Controllers::start(&directory, &self.connections[0]);
         self.controllers = Some(self.runtime.block_on(started)?);
         // The account of pods, without which none is created.
@@ -114,7 +119,12 @@ impl Stage {
 
     /// Creates objects, several at the same time.
     pub fn create_all(&self, path: &str, objects: impl Iterator<Item = Value>) -> Result<()> {
-        self.send_all(objects.map(|object| Call::post(path, Bytes::from(object.to_string()))))
+        self.create_each(objects.map(|object| (path.to_owned(), object)))
+    }
+
+    /// Creates objects, each at its path, several at the same time.
+    pub fn create_each(&self, objects: impl Iterator<Item = (String, Value)>) -> Result<()> {
+        self.send_all(objects.map(|(path, object)| Call::post(path, Bytes::from(object.to_string()))))
     }
 
     /// Sends requests, several at the same time.
@@ -126,11 +136,19 @@ impl Stage {
 
     /// Creates nodes that are ready.
     pub fn create_nodes(&self, count: usize) -> Result<()> {
+        self.create_these_nodes(|| (0..count).map(objects::node_object))
+    }
+
+    /// Creates these nodes, which are ready.
+    pub fn create_these_nodes<I: Iterator<Item = Value>>(&self, nodes: impl Fn() -> I) -> Result<()> {
         let path = "/api/v1/nodes";
-        self.create_all(path, (0..count).map(objects::node_object))?;
+        self.create_all(path, nodes())?;
         // The API server taints new nodes until a controller finds them ready, which is off here.
         let untainted = json!({"spec": {"taints": null}});
-        self.send_all((0..count).map(|i| merge(&format!("{path}/{}", node(i)), &untainted)))
+        self.send_all(nodes().map(|node| {
+            let name = node["metadata"]["name"].as_str().unwrap_or_default();
+            merge(&format!("{path}/{name}"), &untainted)
+        }))
     }
 
     /// Changes an object by a merge patch.
