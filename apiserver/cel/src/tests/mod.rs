@@ -2,6 +2,7 @@
 
 mod bounds;
 mod environment;
+mod kinds;
 mod texts;
 
 use kube_cel::cel::Value as Cel;
