@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::testing::api::Beside;
 
-/// The OpenAPI documents of an API server: by name the hash and the document; one without a document never comes.
+/// A hash and a document; one that is not there never comes.
+type Hashed = (u32, Option<Value>);
+
+/// The OpenAPI documents of an API server, by name.
 #[derive(Clone, Default)]
 struct Documents {
-    documents: Arc<Mutex<BTreeMap<String, (u32, Option<Value>)>>>,
+    documents: Arc<Mutex<BTreeMap<String, Hashed>>>,
     /// What was asked for.
     asked: Arc<Mutex<Vec<String>>>,
 }
