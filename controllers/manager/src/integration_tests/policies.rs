@@ -17,7 +17,7 @@ type Hashed = (u32, Option<Value>);
 #[derive(Clone, Default)]
 struct Documents {
     documents: Arc<Mutex<BTreeMap<String, Hashed>>>,
-    /// What was asked for.
+    /// The paths that were asked for.
     asked: Arc<Mutex<Vec<String>>>,
 }
 

@@ -23,7 +23,7 @@ use crate::limits::{OPENAPI_BYTES, OPENAPI_WAIT};
 /// The addresses of the documents, by version.
 pub(super) type Addresses = BTreeMap<GroupVersion, String>;
 
-/// Where the documents are.
+/// Path of the index, below which the documents are.
 const INDEX: &str = "/openapi/v3";
 
 /// The index of the documents.

@@ -1,4 +1,4 @@
-//! Which kinds a policy is checked against, and what is warned of.
+//! Tests of the kinds that a policy is checked against, and of the warnings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
