@@ -97,7 +97,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("apiserver-client", &["apiserver-meta"]),
     ("controllers-runtime", &["apiserver-meta", "apiserver-client"]),
-    ("controllers-manager", &["controllers-runtime", "apiserver-meta", "apiserver-client"]),
+    ("controllers-manager", &["controllers-runtime", "apiserver-meta", "apiserver-client", "apiserver-cel"]),
     ("controllers-scheduler", &["controllers-runtime", "apiserver-meta", "apiserver-client"]),
     ("kubelet-image", &[]),
     ("kubelet-cri", &[]),

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver_apply::{FieldManager, FieldSet, Managers, NeedsConversion, Versions};
 use apiserver_cel::rules::Rules;
+use apiserver_cel::{Document, Params, TypedPolicy};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::cron::Schedule;
 use apiserver_meta::{quantity, time};
@@ -264,6 +265,20 @@ pub fn cel(bytes: &[u8]) {
     if schema.validate(&object).is_empty() && old.as_ref().is_none_or(|old| schema.validate(old).is_empty()) {
         let _ = rules.errors(&schema, &object, old.as_ref());
     }
+}
+
+/// Input: an expression, and an OpenAPI document that tells what its objects and parameters are.
+pub fn kinds(bytes: &[u8]) {
+    let [source, document] = parts::<2>(bytes);
+    let source = String::from_utf8_lossy(source);
+    let Ok(document) = Document::read(document) else { return };
+    let Ok(kind) = document.declaration("g", "v1", "Kind") else { return };
+    let mut policy = TypedPolicy::new(&kind, Params::Of(&kind));
+    let before = policy.check(&source);
+    policy.variable("v", &source);
+    let after = policy.check(&source);
+    assert!(source.contains("variables") || before == after, "a variable that nobody uses: {source}");
+    let _ = policy.check("variables.v == object");
 }
 
 /// Input: a ServiceAccount token.

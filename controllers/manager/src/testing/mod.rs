@@ -4,6 +4,7 @@ pub mod api;
 pub mod dice;
 pub mod faults;
 pub mod life;
+mod merge;
 pub mod scale;
 
 use std::sync::Arc;
