@@ -4,6 +4,8 @@ mod claims;
 mod identity;
 mod plan;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;
 mod status;
 #[cfg(test)]

@@ -348,7 +348,7 @@ fn is_labelled(object: &Value, selector: &str) -> bool {
 }
 
 /// Applies a merge patch (RFC 7386).
-fn merge(target: &mut Value, patch: &Value) {
+pub fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;

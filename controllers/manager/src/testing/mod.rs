@@ -5,6 +5,7 @@ pub mod dice;
 pub mod faults;
 pub mod life;
 pub mod scale;
+pub mod scenario;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
