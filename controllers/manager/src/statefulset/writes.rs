@@ -16,7 +16,7 @@ use super::plan::{Step, Task};
 use crate::meta::{name, only_this};
 use crate::patch;
 
-/// What the requests for one set need.
+/// The requests of one reconciliation of a set.
 pub(super) struct Requests {
     pub key: ObjectKey,
     pub set: Arc<StatefulSet>,
