@@ -39,8 +39,11 @@ use super::api::merge;
 use super::{at, meta, selector, slim, template};
 use crate::pods::Pod;
 
+/// Returns what the value of a shorthand stands for.
+type Meaning = fn(&Value) -> Value;
+
 /// Fields that stand for others, with what they stand for.
-const SHORTHANDS: &[(&str, fn(&Value) -> Value)] = &[
+const SHORTHANDS: &[(&str, Meaning)] = &[
     ("name", |name| json!({"metadata": {"name": name}})),
     ("labels", |labels| json!({"metadata": {"labels": labels}})),
     ("annotations", |annotations| json!({"metadata": {"annotations": annotations}})),
