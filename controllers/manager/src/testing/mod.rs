@@ -6,6 +6,7 @@ pub mod faults;
 pub mod life;
 mod merge;
 pub mod scale;
+pub mod scenario;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
