@@ -128,13 +128,14 @@ fn source(table: &str) -> String {
 }
 
 /// A bit for each field that JSON has with its zero if it was not set; `Field::absent` says why.
-fn implied(message: &Message<'_>) -> u128 {
+fn implied(message: &Message<'_>) -> u64 {
+    assert!(message.fields.len() <= 64, "{} has more fields than there are bits", message.name);
     let is_implied = |field: &Field<'_>| match field.letter {
         _ if field.pointer || field.shape != "One" => false,
         'm' | 'q' | 'o' => true,
         letter => field.always && matches!(letter, 's' | 'b' | 'i' | 'l' | 'f'),
     };
-    message.fields.iter().enumerate().map(|(place, field)| u128::from(is_implied(field)) << place).sum()
+    message.fields.iter().enumerate().map(|(place, field)| u64::from(is_implied(field)) << place).sum()
 }
 
 /// The fields of a message in JSON, in their order there.

@@ -4,7 +4,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::scalars::spelled;
 use crate::table::{Field, Kind, Message, Shape, at};
 
 /// Makes objects at random, the same ones from the same seed.
@@ -117,14 +116,8 @@ impl Random {
             }
             Kind::Message(inner) => Value::Object(self.object(at(inner), depth.saturating_sub(1))),
             Kind::Texts => self.texts(0),
-            Kind::Time => {
-                let moment = jiff::Timestamp::from_second(self.below(4_000_000_000) as i64 - 1_000_000_000);
-                spelled(moment.unwrap_or_default(), false).into()
-            }
-            Kind::MicroTime => {
-                let micros = self.below(4_000_000_000_000_000) as i64 - 1_000_000_000_000_000;
-                spelled(jiff::Timestamp::from_microsecond(micros).unwrap_or_default(), true).into()
-            }
+            Kind::Time => self.moment(false),
+            Kind::MicroTime => self.moment(true),
             Kind::Quantity => ["0", "100m", "1Gi", "3e6", "-5"][self.below(5) as usize].into(),
             Kind::IntOrString if self.below(2) == 0 => self.value(Kind::Int32, depth),
             Kind::IntOrString => format!("p{}", self.serial()).into(),
@@ -143,6 +136,14 @@ impl Random {
                 Value::Object(self.object(at(inner), depth.saturating_sub(1)))
             }
         }
+    }
+
+    /// Makes a moment between 1938 and 2065.
+    fn moment(&mut self, micro: bool) -> Value {
+        let micros = self.below(4_000_000_000_000_000) as i64 - 1_000_000_000_000_000;
+        let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
+        let format = if micro { "%Y-%m-%dT%H:%M:%S.%6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
+        moment.strftime(format).to_string().into()
     }
 
     fn texts(&mut self, least: u64) -> Value {

@@ -16,9 +16,9 @@ use serde::Deserialize;
 
 use crate::envelope::head;
 use crate::limits::MESSAGE_DEPTH;
-use crate::table::{Kind, MANAGED_FIELDS, Message, of_kind};
+use crate::table::{Message, of_kind};
 use crate::wire::Malformed;
-use fields::Fields;
+use fields::Object;
 use value::ObjectDeserializer;
 
 /// An object's message that has not been read yet.
@@ -34,9 +34,10 @@ pub struct Encoded<'a> {
 /// The way in which an object is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Skips `managedFields`, which take up half of an object's bytes.
+    /// Skips the `managedFields` of the object, which take up half of its bytes.
     pub without_managed_fields: bool,
-    /// Reads times that are not set as Go prints them, for types that require them: `0001-01-01T00:00:00Z`.
+    /// Reads the time of a condition's last transition as Go prints it if it is not set, for types that require it:
+    /// `0001-01-01T00:00:00Z`.
     pub with_unset_times: bool,
 }
 
@@ -106,7 +107,7 @@ impl<'a> Encoded<'a> {
 
     /// Reads the object into a type that can be read from its JSON.
     pub fn read<T: Deserialize<'a>>(self, how: Reading) -> Result<T, Error> {
-        T::deserialize(ObjectDeserializer(Fields::of_object(self, Context::new(how))))
+        T::deserialize(ObjectDeserializer(Object::new(self, Context::new(how))))
     }
 }
 
@@ -114,16 +115,18 @@ impl<'a> Encoded<'a> {
 #[derive(Clone, Copy)]
 struct Context {
     /// Messages that may still lie within this one.
-    depth: usize,
-    /// The type of fields that are skipped.
-    skipped: Option<Kind>,
-    with_unset_times: bool,
+    depth: u8,
+    how: Reading,
 }
 
 impl Context {
     fn new(how: Reading) -> Self {
-        let skipped = how.without_managed_fields.then_some(MANAGED_FIELDS);
-        Self { depth: MESSAGE_DEPTH, skipped, with_unset_times: how.with_unset_times }
+        Self { depth: MESSAGE_DEPTH as u8, how }
+    }
+
+    /// Returns `true` in the metadata of the object itself. Those of templates are a part of what somebody wrote.
+    fn skips_managed_fields(self) -> bool {
+        self.how.without_managed_fields && usize::from(self.depth) + 1 >= MESSAGE_DEPTH
     }
 
     fn deeper(self) -> Result<Self, Malformed> {

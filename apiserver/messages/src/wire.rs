@@ -155,6 +155,7 @@ pub enum Wire<'a> {
 
 impl<'a> Wire<'a> {
     /// Returns the bytes of the field of that number.
+    #[inline]
     pub fn bytes(self, number: u64) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -163,6 +164,7 @@ impl<'a> Wire<'a> {
     }
 
     /// Returns the number that the field of that number has.
+    #[inline]
     pub fn varint(self, number: u64) -> Result<u64, Malformed> {
         match self {
             Self::Varint(value) => Ok(value),
@@ -177,7 +179,30 @@ pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// The next field: its number and value.
+    #[inline]
     pub fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
+        // Most tags and lengths take one byte.
+        if let [tag @ ..0x80, value @ ..0x80, rest @ ..] = self.0
+            && *tag >= 8
+        {
+            let number = u64::from(tag >> 3);
+            match tag & 7 {
+                BYTES if usize::from(*value) <= rest.len() => {
+                    let (bytes, rest) = rest.split_at(usize::from(*value));
+                    self.0 = rest;
+                    return Ok(Some((number, Wire::Bytes(bytes))));
+                }
+                VARINT => {
+                    self.0 = rest;
+                    return Ok(Some((number, Wire::Varint(u64::from(*value)))));
+                }
+                _ => {}
+            }
+        }
+        self.any_field()
+    }
+
+    fn any_field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
         if self.0.is_empty() {
             return Ok(None);
         }

@@ -6,22 +6,66 @@ use serde::de::{DeserializeSeed, MapAccess};
 use super::items::Run;
 use super::value::Value;
 use super::{Context, Encoded, Error};
-use crate::scalars;
-use crate::table::{Field, Kind, Message, Shape, at};
+use crate::scalars::{self, Moment};
+use crate::table::{Field, Kind, MANAGED_FIELDS, Message, Shape, at};
 use crate::wire::{Malformed, Reader, Wire};
 
+/// The only field of the API that is a time and that types require.
+const TRANSITION: &str = "lastTransitionTime";
 /// Go's zero time, as it prints it.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
+/// The members of an object: version, kind, and its fields.
+pub(super) struct Object<'de> {
+    names: [(&'static str, &'de str); 2],
+    /// The name whose value is next, if it is not one of a field.
+    next: Option<&'de str>,
+    given: usize,
+    fields: Fields<'de>,
+}
+
+impl<'de> Object<'de> {
+    pub(super) fn new(object: Encoded<'de>, context: Context) -> Self {
+        let names = [("apiVersion", object.api_version), ("kind", object.kind)];
+        let level = Level::new(object.message, object.bytes);
+        Self { names, next: None, given: 0, fields: Fields { level, outer: None, next: None, context } }
+    }
+}
+
+impl<'de> MapAccess<'de> for Object<'de> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+        while let Some((name, text)) = self.names.get(self.given) {
+            self.given += 1;
+            if !text.is_empty() {
+                self.next = Some(text);
+                return seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some);
+            }
+        }
+        self.fields.next_key_seed(seed)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        match self.next.take() {
+            Some(text) => seed.deserialize(Value::of_text(text, self.fields.context)),
+            None => self.fields.next_value_seed(seed),
+        }
+    }
+}
+
 /// The fields of a message and of those that are inlined in it.
 pub(super) struct Fields<'de> {
-    /// Members that are not fields: version and kind.
-    names: [Option<(&'static str, &'de str)>; 2],
     level: Level<'de>,
     /// The messages around an inlined one.
-    outer: Vec<Level<'de>>,
+    outer: Option<Box<Outer<'de>>>,
     next: Option<Next<'de>>,
     context: Context,
+}
+
+struct Outer<'de> {
+    level: Level<'de>,
+    outer: Option<Box<Self>>,
 }
 
 /// A message that is being read.
@@ -31,9 +75,9 @@ struct Level<'de> {
     /// Place of the last field in the table.
     at: usize,
     /// Fields that the bytes have, by their place.
-    seen: u128,
+    seen: u64,
     /// Fields that are there also if the bytes lack them.
-    implied: u128,
+    implied: u64,
 }
 
 impl<'de> Level<'de> {
@@ -73,8 +117,6 @@ impl<'de> Level<'de> {
 
 /// The value of the member whose name was given.
 enum Next<'de> {
-    /// Version or kind.
-    Name(&'static str, &'de str),
     Unset(&'static Field),
     One(&'static Field, Wire<'de>),
     Many(&'static Field, Run<'de>),
@@ -84,23 +126,11 @@ impl<'de> Fields<'de> {
     /// Returns the fields of a message; fails if it is nested too deeply.
     pub(super) fn new(message: Message, bytes: &'de [u8], context: Context) -> Result<Self, Malformed> {
         let level = Level::new(message, bytes);
-        Ok(Self { names: [None; 2], level, outer: Vec::new(), next: None, context: context.deeper()? })
-    }
-
-    /// Returns the members of an object, version and kind among them.
-    pub(super) fn of_object(object: Encoded<'de>, context: Context) -> Self {
-        let named = |name, text: &'de str| (!text.is_empty()).then_some((name, text));
-        let names = [named("apiVersion", object.api_version), named("kind", object.kind)];
-        let level = Level::new(object.message, object.bytes);
-        Self { names, level, outer: Vec::new(), next: None, context }
+        Ok(Self { level, outer: None, next: None, context: context.deeper()? })
     }
 
     /// Goes to the next member; returns its name, `None` at the end.
     fn step(&mut self) -> Result<Option<&'static str>, Malformed> {
-        if let Some((name, text)) = self.names.iter_mut().find_map(Option::take) {
-            self.next = Some(Next::Name(name, text));
-            return Ok(Some(name));
-        }
         loop {
             if let Some((field, wire, before)) = self.level.next()? {
                 if let Some(next) = self.held(field, wire, before)? {
@@ -115,8 +145,8 @@ impl<'de> Fields<'de> {
                 self.next = Some(Next::One(field, nothing(field.kind)));
                 return Ok(Some(field.name()));
             } else {
-                let Some(outer) = self.outer.pop() else { return Ok(None) };
-                self.level = outer;
+                let Some(outer) = self.outer.take() else { return Ok(None) };
+                (self.level, self.outer) = (outer.level, outer.outer);
             }
         }
     }
@@ -135,7 +165,7 @@ impl<'de> Fields<'de> {
             self.enter(inner, wire.bytes(u64::from(field.number))?);
             return Ok(None);
         }
-        if self.context.skipped == Some(field.kind) {
+        if self.context.skips_managed_fields() && field.kind == MANAGED_FIELDS {
             return Ok(None);
         }
         if field.shape != Shape::One {
@@ -146,14 +176,15 @@ impl<'de> Fields<'de> {
             return Ok(Some(Next::Many(field, run)));
         }
         if is_left_out(field, wire)? {
-            let unset = self.context.with_unset_times && field.kind == Kind::Time && !field.pointer;
+            let unset = self.context.how.with_unset_times && field.name() == TRANSITION;
             return Ok(unset.then_some(Next::Unset(field)));
         }
         Ok(Some(Next::One(field, wire)))
     }
 
     fn enter(&mut self, inner: Message, bytes: &'de [u8]) {
-        self.outer.push(std::mem::replace(&mut self.level, Level::new(inner, bytes)));
+        let level = std::mem::replace(&mut self.level, Level::new(inner, bytes));
+        self.outer = Some(Box::new(Outer { level, outer: self.outer.take() }));
     }
 }
 
@@ -185,7 +216,7 @@ fn is_left_out(field: &Field, wire: Wire<'_>) -> Result<bool, Malformed> {
         Kind::Double => may_lack && matches!(wire, Wire::Fixed64(bits) if f64::from_bits(bits) == 0.0),
         Kind::Bytes | Kind::Texts => !field.pointer && wire.bytes(number)?.is_empty(),
         Kind::Time | Kind::MicroTime => {
-            scalars::moment(wire.bytes(number)?, field.kind == Kind::MicroTime)?.is_none()
+            Moment::read(wire.bytes(number)?, field.kind == Kind::MicroTime)?.is_none()
         }
         Kind::Raw => matches!(scalars::first(wire.bytes(number)?)?, None | Some(b"" | b"null")),
         _ => false,
@@ -204,8 +235,7 @@ impl<'de> MapAccess<'de> for Fields<'de> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let (name, read) = match self.next.take() {
-            Some(Next::Name(name, text)) => (name, seed.deserialize(BorrowedStrDeserializer::new(text))),
-            Some(Next::Unset(field)) => (field.name(), seed.deserialize(BorrowedStrDeserializer::new(UNSET))),
+            Some(Next::Unset(field)) => (field.name(), seed.deserialize(Value::of_text(UNSET, self.context))),
             Some(Next::One(field, wire)) => {
                 let number = u64::from(field.number);
                 let value = Value { kind: field.kind, number, wire, context: self.context };

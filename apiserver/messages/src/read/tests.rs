@@ -105,6 +105,16 @@ fn unset_times_are_spelled_on_request() {
     let how = Reading { with_unset_times: true, ..Reading::default() };
     let read: Value = encoded("meta/v1.Condition", &condition).read(how).unwrap();
     assert_eq!(read["lastTransitionTime"], "0001-01-01T00:00:00Z");
+    // Types wrap texts in options and in types of their own.
+    #[derive(Deserialize)]
+    struct Time(String);
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Wrapped {
+        last_transition_time: Option<Time>,
+    }
+    let read: Wrapped = encoded("meta/v1.Condition", &condition).read(how).unwrap();
+    assert_eq!(read.last_transition_time.unwrap().0, "0001-01-01T00:00:00Z");
     assert_eq!(value("meta/v1.Condition", &condition).get("lastTransitionTime"), None);
 }
 

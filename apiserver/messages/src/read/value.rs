@@ -6,11 +6,11 @@ use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::fields::Fields;
+use super::fields::{Fields, Object};
 use super::items::Items;
 use super::{Context, Encoded, Error};
 use crate::envelope::is_envelope;
-use crate::scalars::{self, IntOrString, text};
+use crate::scalars::{self, IntOrString, Moment, text};
 use crate::table::{Kind, at};
 use crate::wire::{Malformed, Reader, Wire};
 
@@ -25,6 +25,11 @@ pub(super) struct Value<'de> {
 }
 
 impl<'de> Value<'de> {
+    /// Returns a text that is no field of its message.
+    pub(super) fn of_text(text: &'de str, context: Context) -> Self {
+        Self { kind: Kind::Text, number: 0, wire: Wire::Bytes(text.as_bytes()), context }
+    }
+
     fn bytes(self) -> Result<&'de [u8], Malformed> {
         self.wire.bytes(self.number)
     }
@@ -37,10 +42,10 @@ impl<'de> Value<'de> {
         }
         if is_envelope(raw) {
             // Some clients embed an object in the encoding that they speak.
-            let fields = Fields::of_object(Encoded::open(raw)?, self.context.deeper()?);
+            let object = Object::new(Encoded::open(raw)?, self.context.deeper()?);
             return match visit {
-                RawVisit::Option => visitor.visit_some(ObjectDeserializer(fields)),
-                RawVisit::Any | RawVisit::Newtype(_) => visitor.visit_map(fields),
+                RawVisit::Option => visitor.visit_some(ObjectDeserializer(object)),
+                RawVisit::Any | RawVisit::Newtype(_) => visitor.visit_map(object),
             };
         }
         let mut json = serde_json::Deserializer::from_slice(raw);
@@ -128,8 +133,8 @@ impl<'de> Deserializer<'de> for Value<'de> {
             Kind::Texts => visitor.visit_seq(Items::of_message(Kind::Text, 1, self.bytes()?, self.context)?),
             Kind::Time | Kind::MicroTime => {
                 let micro = self.kind == Kind::MicroTime;
-                match scalars::moment(self.bytes()?, micro)? {
-                    Some(moment) => visitor.visit_string(scalars::spelled(moment, micro)),
+                match Moment::read(self.bytes()?, micro)? {
+                    Some(moment) => visitor.visit_str(moment.spell(micro, &mut [0; 27])),
                     None => visitor.visit_unit(),
                 }
             }
@@ -157,7 +162,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
         let is_null = match self.kind {
             Kind::Raw => return self.visit_raw(RawVisit::Option, visitor),
             Kind::Time | Kind::MicroTime => {
-                scalars::moment(self.bytes()?, self.kind == Kind::MicroTime)?.is_none()
+                Moment::read(self.bytes()?, self.kind == Kind::MicroTime)?.is_none()
             }
             Kind::SchemaOrList(inner) | Kind::SchemaOrTexts(inner) => self.choice(inner)?.is_nothing(),
             _ => false,
@@ -201,7 +206,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
 }
 
 /// A whole object, or one that is embedded in another.
-pub(super) struct ObjectDeserializer<'de>(pub Fields<'de>);
+pub(super) struct ObjectDeserializer<'de>(pub Object<'de>);
 
 impl<'de> Deserializer<'de> for ObjectDeserializer<'de> {
     type Error = Error;

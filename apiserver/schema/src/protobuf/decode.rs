@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::MAGIC;
 use super::complete::zero;
 use crate::messages::limits::{MESSAGE_DEPTH, MESSAGE_VALUES};
-use crate::messages::scalars::{self, IntOrString, first, text};
+use crate::messages::scalars::{self, IntOrString, Moment, first, text};
 use crate::messages::{Absent, Encoded, Field, Kind, Malformed, Message, Reader, Shape, Wire, at};
 
 /// The remainder of the bounds.
@@ -271,7 +271,8 @@ pub(super) fn double(value: f64) -> Value {
 }
 
 fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
-    Ok(scalars::moment(bytes, micro)?.map_or(Value::Null, |moment| scalars::spelled(moment, micro).into()))
+    let moment = Moment::read(bytes, micro)?;
+    Ok(moment.map_or(Value::Null, |moment| moment.spell(micro, &mut [0; 27]).into()))
 }
 
 fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {

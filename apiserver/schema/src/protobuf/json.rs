@@ -224,7 +224,8 @@ fn entry<'a>(
     budget: &mut Budget,
 ) -> Written {
     let mut reader = Reader(wire.bytes(u64::from(field.number))?);
-    let (Some((1, name)), Some((2, value)), None) = (reader.field()?, reader.field()?, reader.field()?) else {
+    let (Some((1, name)), Some((2, value)), None) = (reader.field()?, reader.field()?, reader.field()?)
+    else {
         return Err(Stop::Unordered);
     };
     let name = scalars::text(name.bytes(1)?)?;
