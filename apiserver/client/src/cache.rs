@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use apiserver_meta::ambient::Ambient;
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ use self::index::Indexes;
 pub use self::index::{Index, IndexBy};
 use crate::object::{Metadata as _, Object};
 use crate::pace::paced;
-use crate::readable::Readable;
+use crate::source::Source;
 
 /// Identifies an object within its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -206,11 +206,13 @@ struct Listing<K> {
     unreadable: BTreeSet<ObjectKey>,
     /// Time before it was requested.
     begin: Option<Instant>,
+    /// The version that it shows; 0 if that is not known.
+    version: u64,
 }
 
 impl<K> Default for Listing<K> {
     fn default() -> Self {
-        Self { read: Vec::new(), unreadable: BTreeSet::new(), begin: None }
+        Self { read: Vec::new(), unreadable: BTreeSet::new(), begin: None, version: 0 }
     }
 }
 
@@ -321,7 +323,6 @@ impl<K: Projection> Cache<K> {
 
     /// Returns `true` if the cache shows everything that happened to its objects up to `version`, which an answer of
     /// the API server named: a reader that has written an object in that version finds it, or what came after it.
-    /// After a new list this may be `false` until the next change, because the version of the list is not known.
     pub fn has_seen(&self, version: u64) -> bool {
         self.0.newest.load(AtomicOrdering::Acquire) >= version
     }
@@ -390,7 +391,7 @@ impl<K: Projection> Cache<K> {
 
     /// Applies a complete list: objects that it does not contain are gone.
     fn replace(&self, listing: Listing<K>) {
-        let Listing { read: listed, unreadable, begin } = listing;
+        let Listing { read: listed, unreadable, begin, version } = listing;
         let gone: Vec<_> = {
             let unreadable = unreadable.iter().map(|key| (key.namespace.as_str(), key.name.as_str()));
             let keep: BTreeSet<_> = listed.iter().map(|(kept, _)| kept.names()).chain(unreadable).collect();
@@ -398,13 +399,18 @@ impl<K: Projection> Cache<K> {
             self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
         };
         let watched = lock(&self.0.watched);
-        let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0);
+        let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0).max(version);
         let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(&watched, key)).collect();
         changes.extend(listed.into_iter().filter_map(|(kept, _)| self.insert(&watched, kept)));
         *lock(&self.0.listed) = begin;
         self.publish(&watched, newest, changes);
         drop(watched);
         self.0.synced.send_replace(true);
+    }
+
+    /// Records that everything up to a version has been applied.
+    fn reach(&self, version: u64) {
+        self.0.newest.fetch_max(version, AtomicOrdering::Release);
     }
 
     fn write<T>(&self, f: impl FnOnce(&mut BTreeSet<Named<K>>) -> T) -> T {
@@ -470,7 +476,7 @@ impl Informers {
     where
         K: Projection<Object: Listed> + Send + Sync,
     {
-        self.of(Api::all(paced(self.client.clone())), "", selection)
+        self.of("", selection)
     }
 
     /// Like [`Informers::select`], in one namespace. The requests are made in that namespace, for clients
@@ -479,10 +485,10 @@ impl Informers {
     where
         K: Projection<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
     {
-        self.of(Api::namespaced(paced(self.client.clone()), namespace), namespace, selection)
+        self.of(namespace, selection)
     }
 
-    fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
+    fn of<K>(&self, namespace: &str, selection: Selection) -> Cache<K>
     where
         K: Projection<Object: Listed> + Send + Sync,
     {
@@ -493,7 +499,10 @@ impl Informers {
         }
         let cache = Cache::<K>::default();
         caches.insert(entry, Box::new(cache.clone()));
-        tokio::spawn(list_and_watch(self.clone(), api, selection, cache.clone()));
+        let path = K::Object::url_path(&(), Some(namespace).filter(|name| !name.is_empty()));
+        let client = paced(self.client.clone());
+        let source = Source::new(client, path, &selection.labels, &selection.fields);
+        tokio::spawn(list_and_watch(self.clone(), source, cache.clone()));
         cache
     }
 }

@@ -8,6 +8,7 @@ pub mod events;
 pub mod fence;
 mod latest;
 pub mod limits;
+mod media;
 mod object;
 mod outage;
 mod pace;
@@ -16,6 +17,7 @@ mod refusal;
 pub mod requests;
 pub mod servers;
 pub mod slim;
+mod source;
 pub mod transport;
 
 pub use accounts::Accounts;

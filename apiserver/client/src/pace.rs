@@ -65,7 +65,9 @@ impl Service<Request<Body>> for Around {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let inner = self.inner.clone();
-        let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        // What follows a watch that began with all objects goes on behind them, or waits by itself.
+        let goes_on = |query: &str| query.contains("watch=true") && !query.contains("sendInitialEvents=true");
+        let watches = request.uri().query().is_some_and(goes_on);
         let begin = watches.then(|| {
             let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
             pace.next(Instant::now())
