@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod accounts;
+mod around;
 pub mod cache;
 pub mod events;
 pub mod fence;
