@@ -216,6 +216,29 @@ impl<K> Default for Listing<K> {
     }
 }
 
+/// A change that is not applied yet.
+enum Update<K> {
+    Put(Arc<K>),
+    Take(ObjectKey),
+}
+
+impl<K: Projection> Update<K> {
+    /// Applies it to the objects; returns the change, `None` for a version that is known and an object that is gone.
+    fn apply(self, objects: &mut BTreeSet<Named<K>>) -> Option<Change<K>> {
+        let new = match self {
+            Self::Put(kept) => Named(kept),
+            Self::Take(key) => return Some(Change::Deleted(objects.take(&key as &dyn Names)?.0)),
+        };
+        let old = objects.get(&new).map(|old| Arc::clone(&old.0));
+        if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
+            return None;
+        }
+        let change = Change::Applied { old, new: Arc::clone(&new.0) };
+        objects.replace(new);
+        Some(change)
+    }
+}
+
 type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 struct Shared<K> {
@@ -340,44 +363,30 @@ impl<K: Projection> Cache<K> {
     }
 
     fn put(&self, kept: K, version: u64) {
-        let watched = lock(&self.0.watched);
-        let change = self.insert(&watched, Arc::new(kept));
-        self.publish(&watched, version, change);
+        self.update(vec![Update::Put(Arc::new(kept))], version);
     }
 
     /// Removes an object as the watch does; public for tests of code that uses a cache.
     pub fn delete(&self, key: &ObjectKey) {
-        self.take(key, 0);
+        self.update(vec![Update::Take(key.clone())], 0);
     }
 
-    /// Removes an object whose deletion has this version.
-    fn take(&self, key: &ObjectKey, version: u64) {
+    /// Applies updates that have arrived together, up to a version: readers see all of them at once, and the handlers run
+    /// after the last one.
+    fn update(&self, updates: Vec<Update<K>>, version: u64) {
         let watched = lock(&self.0.watched);
-        let change = self.remove(&watched, key);
-        self.publish(&watched, version, change);
+        self.update_locked(&watched, updates, version);
     }
 
-    /// Stores an object and updates the indexes; returns the change, `None` for a version that is known.
-    fn insert(&self, watched: &Watched<K>, kept: Arc<K>) -> Option<Change<K>> {
-        let new = Named(kept);
-        let change = self.write(|objects| {
-            let old = objects.get(&new).map(|old| Arc::clone(&old.0));
-            if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
-                return None;
-            }
-            let change = Change::Applied { old, new: Arc::clone(&new.0) };
-            objects.replace(new);
-            Some(change)
-        })?;
-        watched.indexes.apply(&change);
-        Some(change)
-    }
-
-    /// Removes an object and updates the indexes; returns the change, `None` if it was not there.
-    fn remove(&self, watched: &Watched<K>, key: &ObjectKey) -> Option<Change<K>> {
-        let change = Change::Deleted(self.write(|objects| objects.take(key as &dyn Names))?.0);
-        watched.indexes.apply(&change);
-        Some(change)
+    fn update_locked(&self, watched: &Watched<K>, updates: Vec<Update<K>>, version: u64) {
+        let mut changes = Vec::with_capacity(updates.len());
+        if !updates.is_empty() {
+            self.write(|objects| {
+                changes.extend(updates.into_iter().filter_map(|update| update.apply(objects)));
+            });
+        }
+        changes.iter().for_each(|change| watched.indexes.apply(change));
+        self.publish(watched, version, changes);
     }
 
     /// Shows a version, which the objects and all indexes have by now, and then calls the handlers: work that they
@@ -400,17 +409,12 @@ impl<K: Projection> Cache<K> {
         };
         let watched = lock(&self.0.watched);
         let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0).max(version);
-        let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(&watched, key)).collect();
-        changes.extend(listed.into_iter().filter_map(|(kept, _)| self.insert(&watched, kept)));
+        let mut updates: Vec<_> = gone.into_iter().map(Update::Take).collect();
+        updates.extend(listed.into_iter().map(|(kept, _)| Update::Put(kept)));
         *lock(&self.0.listed) = begin;
-        self.publish(&watched, newest, changes);
+        self.update_locked(&watched, updates, newest);
         drop(watched);
         self.0.synced.send_replace(true);
-    }
-
-    /// Records that everything up to a version has been applied.
-    fn reach(&self, version: u64) {
-        self.0.newest.fetch_max(version, AtomicOrdering::Release);
     }
 
     fn write<T>(&self, f: impl FnOnce(&mut BTreeSet<Named<K>>) -> T) -> T {

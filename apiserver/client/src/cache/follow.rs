@@ -13,7 +13,7 @@ use kube::Resource;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{Cache, Informers, Listed, Listing, ObjectKey, Projection};
+use super::{Cache, Informers, Listed, Listing, ObjectKey, Projection, Update};
 use crate::limits;
 use crate::media::Encoding;
 use crate::object::Metadata;
@@ -92,17 +92,17 @@ where
         if !batch.events.is_empty() {
             self.outage.record_answer();
         }
-        for event in batch.events {
-            let version = match &event {
+        if let Some(last) = batch.events.last() {
+            let version = match last {
                 Event::Applied(object) | Event::Deleted(object) => object.meta().resource_version.clone(),
                 Event::Bookmark { version, .. } => Some(version.clone()),
-                Event::Failed(_) => continue,
+                Event::Failed(_) => None,
             };
             self.version = version.filter(|version| !version.is_empty());
-            if self.version.is_none() {
-                return Err(Error::NoVersion(Verb::Watch));
-            }
-            apply_event(&self.cache, event, batch.encoding);
+        }
+        apply_events(&self.cache, batch.events, batch.encoding);
+        if self.version.is_none() {
+            return Err(Error::NoVersion(Verb::Watch));
         }
         let Some(failure) = batch.failure else { return Ok(()) };
         if failure.loses_version() {
@@ -131,7 +131,8 @@ where
     /// Reads all objects from the beginning of a watch.
     async fn streamed(&mut self) -> Result<Events<K::Object>, Error> {
         let mut listing = Listing::new();
-        let mut events = self.source.watch(Begin::State).await?;
+        let begun = tokio::time::timeout(limits::STATE_SILENCE, self.source.watch(Begin::State));
+        let mut events = begun.await.map_err(|_| Error::Unmarked)??;
         while let Some(Batch { events: arrived, failure, encoding }) =
             events.batch(limits::STATE_SILENCE).await
         {
@@ -210,23 +211,31 @@ impl<K: Projection<Object: Listed>> Listing<K> {
     }
 }
 
-/// Applies an event of a watch.
-pub(super) fn apply_event<K: Projection<Object: Listed>>(
+/// Applies events of a watch that have arrived together, at once.
+pub(super) fn apply_events<K: Projection<Object: Listed>>(
     cache: &Cache<K>,
-    event: Event<K::Object>,
+    events: Vec<Event<K::Object>>,
     encoding: Encoding,
 ) {
-    match event {
-        Event::Applied(mut object) => {
-            prepare::<K>(&mut object, encoding);
-            if let Some(object) = object.object() {
-                cache.apply(object);
+    let (mut updates, mut newest) = (Vec::with_capacity(events.len()), 0);
+    for event in events {
+        match event {
+            Event::Applied(mut object) => {
+                prepare::<K>(&mut object, encoding);
+                if let Some(object) = object.object() {
+                    newest = newest.max(version_of(object.meta()));
+                    updates.push(Update::Put(Arc::new(K::project(object))));
+                }
             }
+            Event::Deleted(object) => {
+                newest = newest.max(version_of(object.meta()));
+                updates.push(Update::Take(ObjectKey::of(&object)));
+            }
+            Event::Bookmark { version, .. } => newest = newest.max(number(&version)),
+            Event::Failed(_) => {}
         }
-        Event::Deleted(object) => cache.take(&ObjectKey::of(&object), version_of(object.meta())),
-        Event::Bookmark { version, .. } => cache.reach(number(&version)),
-        Event::Failed(_) => {}
     }
+    cache.update(updates, newest);
 }
 
 /// Returns the version of an object, a number that grows with each change of any object of its kind (KEP-5504); 0 if it
@@ -249,3 +258,7 @@ pub(super) fn prepare<K: Projection<Object: Listed>>(object: &mut Readable<K::Ob
         **object = K::Object::clone(object);
     }
 }
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-use super::follow::{apply_event, prepare};
+use super::follow::{apply_events, prepare};
 use super::*;
 use crate::media::Encoding;
 use crate::readable::Readable;
@@ -28,15 +28,19 @@ fn versions_are_seen_when_handlers_run_for_objects_lists_and_deletions() {
     let (log, view) = (Arc::clone(&seen), cache.clone());
     cache.on_change(move |change| lock(&log).push(view.has_seen(version_of(&change.object().metadata))));
     let object = |version: &str| Readable::Object(Box::new(config_map("a", version)));
-    apply_event(&cache, Event::Applied(object("7")), Encoding::Json);
+    apply_events(&cache, vec![Event::Applied(object("7"))], Encoding::Json);
     assert_eq!((cache.has_seen(7), cache.has_seen(8)), (true, false));
     let mut list = Listing::new();
     list.add(object("9"), Encoding::Json);
     cache.replace(list);
     assert_eq!((cache.has_seen(9), cache.has_seen(10)), (true, false));
-    apply_event(&cache, Event::Deleted(object("12")), Encoding::Json);
+    apply_events(&cache, vec![Event::Deleted(object("12"))], Encoding::Json);
     assert!(cache.has_seen(12));
-    apply_event(&cache, Event::Bookmark { version: "15".to_owned(), ends_state: false }, Encoding::Json);
+    apply_events(
+        &cache,
+        vec![Event::Bookmark { version: "15".to_owned(), ends_state: false }],
+        Encoding::Json,
+    );
     assert!(cache.has_seen(15));
     cache.replace(Listing { version: 17, ..Listing::new() });
     assert!(cache.has_seen(17));
@@ -66,13 +70,13 @@ fn an_unreadable_object_keeps_its_last_state() {
         let metadata = Box::new(config_map("a", "2").metadata);
         Readable::Unreadable { metadata, why: "data is a number".to_owned() }
     };
-    apply_event(&cache, Event::Applied(unreadable()), Encoding::Json);
+    apply_events(&cache, vec![Event::Applied(unreadable())], Encoding::Json);
     let mut listing = Listing::new();
     listing.add(unreadable(), Encoding::Json);
     cache.replace(listing);
     let names: Vec<_> = cache.list().iter().map(|object| object.metadata.name.clone().unwrap()).collect();
     assert_eq!(names, ["a"]);
-    apply_event(&cache, Event::Deleted(unreadable()), Encoding::Json);
+    apply_events(&cache, vec![Event::Deleted(unreadable())], Encoding::Json);
     assert!(cache.is_empty());
 }
 
@@ -120,6 +124,25 @@ fn newest_object_of_a_list_is_shown_when_all_are_stored_and_indexed() {
     lock(&seen).clear();
     cache.replace(listing(vec![config_map("a", "9"), config_map("b", "8")]));
     assert_eq!(*lock(&seen), [(true, 2, 2); 3], "one that is gone and two that came");
+}
+
+#[test]
+fn events_that_arrive_together_are_all_stored_when_the_first_handler_runs() {
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("gone", "3"));
+    let (seen, view) = (Arc::new(Mutex::new(Vec::new())), cache.clone());
+    let log = Arc::clone(&seen);
+    cache.on_change(move |change| lock(&log).push((change.key().name, view.has_seen(7), view.len())));
+    lock(&seen).clear();
+    let object = |name, version| Readable::Object(Box::new(config_map(name, version)));
+    let events = vec![
+        Event::Applied(object("a", "5")),
+        Event::Deleted(object("gone", "6")),
+        Event::Applied(object("b", "7")),
+    ];
+    apply_events(&cache, events, Encoding::Json);
+    let named = |name: &str| (name.to_owned(), true, 2);
+    assert_eq!(*lock(&seen), ["a", "gone", "b"].map(named));
 }
 
 #[test]
@@ -189,7 +212,7 @@ fn objects_are_stored_without_managed_fields() {
     object.metadata.managed_fields = Some(Vec::new());
     object.immutable = Some(true);
     let cache = Cache::<ConfigMap>::default();
-    apply_event(&cache, Event::Applied(Readable::Object(Box::new(object))), Encoding::Json);
+    apply_events(&cache, vec![Event::Applied(Readable::Object(Box::new(object)))], Encoding::Json);
     let stored = cache.get(&ObjectKey::new("ns", "a")).unwrap();
     assert_eq!((stored.metadata.managed_fields.is_none(), stored.immutable), (true, Some(true)));
 }
