@@ -121,7 +121,7 @@ pub(crate) struct Page<K> {
 pub(crate) enum Begin<'a> {
     /// All objects as new as the request, then a bookmark that says so (KEP-3157).
     State,
-    /// What comes after a version.
+    /// The changes after a version.
     After(&'a str),
 }
 

@@ -111,7 +111,7 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// What the readers of all parts of an object know.
+/// Facts that the readers of all parts of an object share.
 #[derive(Clone, Copy)]
 struct Context {
     /// Messages that may still lie within this one.

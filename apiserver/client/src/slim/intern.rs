@@ -92,7 +92,7 @@ impl<T> Known<T> {
     }
 }
 
-/// What fingerprints begin with, another for each process: who writes pods must not be able to choose some that have the
+/// The beginning of all fingerprints, another one in each process: who writes pods must not be able to choose some that have the
 /// fingerprint of another template, which would then no longer be shared.
 static SECRET: LazyLock<[u64; 2]> = LazyLock::new(|| {
     let random = Ambient::system().random;

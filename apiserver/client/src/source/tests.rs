@@ -16,7 +16,7 @@ use super::*;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What a server was asked: the `Accept` header, and the query.
+/// Requests of a client: the `Accept` header, and the query.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Returns ConfigMaps of a server that gives these answers, one after the other: a status, a content type, and pieces of
