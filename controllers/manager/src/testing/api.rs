@@ -232,6 +232,12 @@ impl FakeApi {
             return Response::builder().status(404).body(body).unwrap();
         }
         let target = target(&path);
+        if query.contains_key("sendInitialEvents") {
+            // As an API server that does not stream lists: clients list in pages then.
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+                "reason": "Invalid", "message": "sendInitialEvents is forbidden for watch"});
+            return whole(422, &refusal);
+        }
         if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
             return self.watch(target, &query);
         }
