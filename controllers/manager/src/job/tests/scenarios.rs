@@ -3,7 +3,7 @@
 use serde_json::{Value, from_value, json, to_value};
 
 use super::{Action, FINALIZER, job, name, sync_at};
-use crate::testing::api::merge;
+use crate::testing::merge::merge;
 use crate::testing::at;
 use crate::testing::scenario::{Scene, again, check, status};
 
