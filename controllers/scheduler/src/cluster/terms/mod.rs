@@ -11,8 +11,6 @@ mod held;
 mod namespaces;
 mod owners;
 mod partition;
-#[cfg(test)]
-mod tests;
 mod topology;
 
 use std::borrow::Cow;
