@@ -22,7 +22,7 @@ use crate::pod::PodInfo;
 
 mod progress;
 
-/// What is to be written for the claims of a pod, and then waited for, before the pod is bound.
+/// The writes for the claims of a pod, after which their binding is waited for before the pod is bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumePlan {
     pub pod: ObjectKey,

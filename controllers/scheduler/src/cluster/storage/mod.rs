@@ -48,7 +48,7 @@ pub struct Storage {
     /// Keys of `capacities` by class.
     capacities_of: BTreeMap<String, BTreeSet<ObjectKey>>,
     attachments: Attachments,
-    /// Who uses each claim.
+    /// The users of each claim.
     users: BTreeMap<ObjectKey, Users>,
     /// By index of the node.
     nodes: Vec<OnNode>,

@@ -134,13 +134,13 @@ pub(crate) fn cluster() -> Cluster {
     cluster
 }
 
-/// What a plugin says of a pod.
+/// The verdict of a plugin on a pod.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Said {
     Skipped,
     /// No node is feasible.
     Refused(Refusal),
-    /// Of each node, ordered by name.
+    /// The verdict on each node, ordered by name.
     Nodes(Vec<Result<(), Refusal>>),
 }
 

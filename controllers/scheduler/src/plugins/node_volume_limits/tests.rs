@@ -155,7 +155,7 @@ fn claims_of_ephemeral_volumes_are_counted_if_the_pod_owns_them() {
 }
 
 #[test]
-fn what_is_counted_follows_claims_and_volumes() {
+fn counts_follow_changes_of_claims_and_volumes() {
     let mut cluster = limited();
     cluster.place(&claiming("there", &["u1", "u2"]), &"n1".into());
     assert_eq!(on_n1(&cluster, &claiming("new", &["a"])), FULL);
