@@ -48,7 +48,7 @@ impl Policy {
     /// Checks a variable, which all later expressions may use.
     pub fn variable(&mut self, name: &str, source: &str, has: Admission) -> Result<(), String> {
         let checked = self.typed(source, has);
-        let ty = checked.as_ref().map_or(Ty::Dyn, Clone::clone);
+        let ty = checked.as_ref().map_or(Ty::Dyn, composed);
         self.variables.push((name.to_owned(), ty));
         checked.map(drop)
     }
@@ -60,12 +60,33 @@ impl Policy {
     }
 
     fn typed(&self, source: &str, has: Admission) -> Result<Ty<'static>, String> {
-        let mut env = environment(has);
+        let mut env = untyped(has);
         if self.composed {
             let variables = Object::Variables(Arc::new(self.variables.clone()));
             env.variables.push(("variables".to_owned(), Ty::Object(variables)));
         }
         typed(source, &env)
+    }
+}
+
+/// Returns the type that a variable has for other expressions: nothing is known of values with fields of their own, as in
+/// Kubernetes.
+pub(crate) fn composed(ty: &Ty<'_>) -> Ty<'static> {
+    match ty {
+        Ty::Null => Ty::Null,
+        Ty::Bool => Ty::Bool,
+        Ty::Int => Ty::Int,
+        Ty::Uint => Ty::Uint,
+        Ty::Double => Ty::Double,
+        Ty::Text => Ty::Text,
+        Ty::Bytes => Ty::Bytes,
+        Ty::Timestamp => Ty::Timestamp,
+        Ty::Duration => Ty::Duration,
+        Ty::List(items) => Ty::list(composed(items)),
+        Ty::Map(keys, values) => Ty::map(composed(keys), composed(values)),
+        Ty::Dyn | Ty::Error | Ty::Type | Ty::Optional(_) | Ty::Opaque(_) | Ty::Object(_) | Ty::Param(_) => {
+            Ty::Dyn
+        }
     }
 }
 
@@ -78,7 +99,7 @@ fn typed(source: &str, env: &Env<'static>) -> Result<Ty<'static>, String> {
 
 /// Checks a single expression, such as a webhook's match condition.
 pub fn expression(source: &str, has: Admission, expected: Expected) -> Result<(), String> {
-    expect(&typed(source, &environment(has))?, expected)
+    expect(&typed(source, &untyped(has))?, expected)
 }
 
 /// The reason why an expression that selects devices is refused.
@@ -137,17 +158,22 @@ fn object(name: &str, ty: &str) -> Option<(String, Ty<'static>)> {
     Some((name.to_owned(), Ty::Object(Object::Named(named(ty)?))))
 }
 
-fn environment(has: Admission) -> Env<'static> {
-    let mut env = Env { patches: has.patches, ..Env::default() };
+/// Returns the names of expressions about objects of any kind.
+fn untyped(has: Admission) -> Env<'static> {
+    let env = environment(Ty::Dyn, has.params.then_some(Ty::Dyn), has.authorizer);
+    Env { patches: has.patches, ..env }
+}
+
+/// Returns the names of expressions about objects of a type, with parameters of a type.
+pub(crate) fn environment<'s>(of: Ty<'s>, params: Option<Ty<'s>>, authorizer: bool) -> Env<'s> {
+    let mut env = Env::default();
     for name in ["object", "oldObject"] {
-        env.variables.push((name.to_owned(), Ty::Dyn));
+        env.variables.push((name.to_owned(), of.clone()));
     }
     env.variables.extend(object("request", "kubernetes.AdmissionRequest"));
     env.variables.extend(object("namespaceObject", "kubernetes.Namespace"));
-    if has.params {
-        env.variables.push(("params".to_owned(), Ty::Dyn));
-    }
-    if has.authorizer {
+    env.variables.extend(params.map(|ty| ("params".to_owned(), ty)));
+    if authorizer {
         let authorizer = Ty::Opaque("kubernetes.authorization.Authorizer");
         env.variables.push(("authorizer".to_owned(), authorizer));
         let resource = Ty::Opaque("kubernetes.authorization.ResourceCheck");

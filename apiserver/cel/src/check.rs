@@ -353,12 +353,31 @@ impl<'s> Checker<'_, 's> {
             let message = format!("undeclared reference to '{name}' (in container '')");
             return (self.fault(node.at, message), None);
         }
+        if matches!(name.as_str(), "_&&_" | "_||_") {
+            return (self.logical(&call.args, &args), None);
+        }
         let ty = self.resolve(node, &name, &args, target.is_some());
         let place = match name.as_str() {
             "_[_]" => call.args.first().and_then(|list| Self::item_place(self.place(list))),
             _ => None,
         };
         (ty, place)
+    }
+
+    /// The result of `&&` or `||`, of which CEL judges each operand by itself.
+    fn logical(&mut self, operands: &[Node], types: &[Ty<'s>]) -> Ty<'s> {
+        let mut result = Ty::Bool;
+        for (operand, ty) in operands.iter().zip(types) {
+            if !self.bindings.assignable(ty, &Ty::Bool) {
+                result = self.not_bool(operand.at, ty);
+            }
+        }
+        result
+    }
+
+    fn not_bool(&mut self, at: usize, ty: &Ty<'s>) -> Ty<'s> {
+        let found = self.bindings.resolve(ty, true);
+        self.fault(at, format!("expected type 'bool' but found '{found}'"))
     }
 
     fn known(&self, name: &str) -> bool {
@@ -456,22 +475,16 @@ impl<'s> Checker<'_, 's> {
         };
         // Errors of a loop name its expansion, as in CEL.
         let asked = match fold.form {
-            Form::All | Form::Exists => Some(("&&", &each)),
-            Form::ExistsOne | Form::Filter => Some(("?", &each)),
-            _ => filter.as_ref().map(|filter| ("?", filter)),
+            Form::All | Form::Exists | Form::ExistsOne | Form::Filter => Some(&each),
+            _ => filter.as_ref(),
         };
-        if let Some((operator, asked)) = asked
+        if let Some(asked) = asked
             && !self.bindings.assignable(asked, &Ty::Bool)
         {
             let asked = self.bindings.resolve(asked, true);
-            if fold.two.is_some() && matches!(fold.form, Form::All | Form::Exists) {
-                let message = format!("expected type 'bool' but found '{asked}'");
-                return self.fault(fold.each.at, message);
-            }
-            return match (operator, fold.form) {
-                ("&&", Form::All) => self.no_overload(node.at, "_&&_", &[Ty::Bool, asked], false),
-                ("&&", _) => self.no_overload(node.at, "_||_", &[Ty::Bool, asked], false),
-                (_, Form::ExistsOne) => self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false),
+            return match fold.form {
+                Form::All | Form::Exists => self.not_bool(fold.each.at, &asked),
+                Form::ExistsOne => self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false),
                 _ => self.no_overload(node.at, "_?_:_", &[asked, given.clone(), given], false),
             };
         }

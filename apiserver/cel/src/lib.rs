@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `types::declare` is the table of functions, `types::schema` describes objects, and `functions` implements the
-//! functions. `rules` are those of custom resources; `admission` is for admission policies and devices.
+//! functions. `rules` are those of custom resources; `admission` is for admission policies and devices, and `kinds` for
+//! policies on objects whose kind is known, from the OpenAPI documents that `types::openapi` reads.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod admission;
@@ -15,6 +16,7 @@ mod check;
 mod cost;
 mod eval;
 pub mod functions;
+mod kinds;
 mod lex;
 mod limits;
 mod parse;
@@ -28,9 +30,11 @@ pub use ast::Node;
 pub use check::{Checked, Env, check};
 pub use cost::estimate;
 pub use eval::{Fail, evaluate, instantiate};
+pub use kinds::{Params, TypedPolicy};
 pub use lex::{Fault, is_reserved};
 pub use parse::parse;
 pub use types::Ty;
+pub use types::openapi::{Declaration, Document, Unresolved};
 pub use validate::counting;
 
 use crate::limits::{FAULTS, REPORT, STACK_BYTES};

@@ -19,6 +19,11 @@ pub(crate) const RULES_NAMED: usize = 4;
 pub(crate) const MESSAGE_BYTES: usize = 5 * 1024;
 /// Maximum number of parts of a type.
 pub(crate) const TYPE_PARTS: usize = 1000;
+/// Maximum number of parts of the schema of a kind, with all that it refers to: a Deployment has 2,500, and each takes
+/// some 300 bytes.
+pub(crate) const KIND_NODES: usize = 65_536;
+/// Maximum depth of that schema: a Deployment has 15 levels.
+pub(crate) const KIND_DEPTH: usize = 100;
 /// Maximum size of a request: the bound of a value or text that nothing else bounds.
 pub(crate) const REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 /// Limit on the estimated cost of one rule, for all values that it is run on.

@@ -13,6 +13,7 @@ mod ephemeral;
 mod eviction;
 mod leadership;
 mod measures;
+mod policies;
 mod quota;
 mod replication;
 mod stateful;

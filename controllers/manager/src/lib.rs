@@ -74,6 +74,7 @@ mod tokens;
 mod trigger;
 mod ttl;
 mod ttlafterfinished;
+mod validatingadmissionpolicystatus;
 
 use std::sync::Arc;
 

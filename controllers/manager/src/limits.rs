@@ -210,3 +210,20 @@ pub const POOL_REQUEST_PENDING: SignedDuration = SignedDuration::from_secs(24 * 
 pub const POOL_REQUEST_POOLS: i32 = 100;
 /// Maximum length of the error about a pool, in bytes.
 pub const POOL_ERROR: usize = 256;
+
+/// Number of ValidatingAdmissionPolicies whose expressions are checked at the same time.
+pub const POLICY_WORKERS: usize = 5;
+/// Number of kinds of one rule of a policy that its expressions are checked against, as in Kubernetes.
+pub const KINDS_OF_RULE: usize = 10;
+/// Number of kinds of a policy from which no further rules count.
+pub const KINDS_OF_POLICY: usize = 100;
+/// Maximum length of the warnings about a policy, in bytes; further ones are left out. An object has 1.5 MB at most.
+pub const WARNINGS_BYTES: usize = 256 * 1024;
+/// Maximum size of an OpenAPI document that is read. That of the core group has some 2 MB.
+pub const OPENAPI_BYTES: usize = 16 * 1024 * 1024;
+/// Time for which an OpenAPI document, or the resources of a version, are waited for: another server may have to answer.
+pub const OPENAPI_WAIT: Duration = Duration::from_secs(30);
+/// Number of kinds that are remembered, a Deployment with some 600 kB.
+pub const KINDS_REMEMBERED: usize = 16;
+/// Interval at which those are forgotten that were not used since the last time.
+pub const KINDS_SWEEP: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use crate::{
     disruption, endpoints, endpointslice, endpointslicemirroring, ephemeral, expand, garbage, job,
     legacy_tokens, loadbalancer, localpath, namespaces, nodes, persistentvolume, podautoscaler, podgc,
     protection, replicaset, resourceclaim, resourcepoolstatusrequest, resourcequota, serviceaccount,
-    statefulset, tokens, ttl, ttlafterfinished,
+    statefulset, tokens, ttl, ttlafterfinished, validatingadmissionpolicystatus,
 };
 
 /// A controller of the manager.
@@ -71,6 +71,7 @@ const CONTROLLERS: &[Controller] = &[
     Controller { name: "service-load-balancer-controller", alias: None, account: "service-load-balancer-controller", default: true, start: loadbalancer::start },
     Controller { name: "disruption-controller", alias: Some("disruption"), account: "disruption-controller", default: true, start: disruption::start },
     Controller { name: "resourcequota-controller", alias: Some("resourcequota"), account: "resourcequota-controller", default: true, start: resourcequota::start },
+    Controller { name: "validatingadmissionpolicy-status-controller", alias: None, account: "validatingadmissionpolicy-status-controller", default: true, start: validatingadmissionpolicystatus::start },
     Controller { name: "horizontal-pod-autoscaler-controller", alias: Some("horizontalpodautoscaling"), account: "horizontal-pod-autoscaler", default: true, start: podautoscaler::start },
 ];
 

@@ -13,6 +13,8 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 pub const READY_ROOM: usize = 1024;
 /// Number of keys of which one has failed before, while others wait: each fourth.
 pub const FAILED_SHARE: u64 = 4;
+/// Number of workers of which one may be held by a key that has failed before: each second.
+pub const FAILED_WORKERS: usize = 2;
 
 /// Longest pause between two looks at a cache that does not show yet what was written.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);

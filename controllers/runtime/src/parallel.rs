@@ -67,12 +67,16 @@ where
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Waits for the next result; `None` if nothing runs. A panic of a request is one of this task.
+/// Waits for the next result; `None` if nothing runs. A panic of a request is one of this task, but only once the others
+/// in flight have come to their ends: what they note of their answers would be lost otherwise.
 async fn next<T: Send + 'static>(running: &mut JoinSet<T>) -> Option<T> {
     match running.join_next().await? {
         Ok(result) => Some(result),
         Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
+            Ok(panic) => {
+                while running.join_next().await.is_some() {}
+                std::panic::resume_unwind(panic)
+            }
             // Nobody else ends these tasks but the runtime, which ends this one too.
             Err(_) => std::future::pending().await,
         },
@@ -143,6 +147,43 @@ mod tests {
             results.iter().enumerate().all(|(place, (item, ok))| place == *item && *ok == (item % 7 != 0))
         );
         assert_eq!((results.len(), server.most.load(Ordering::Relaxed)), (200, REQUESTS_IN_FLIGHT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_beside_one_that_panics_come_to_their_ends_before_the_panic_goes_on() {
+        for is_slow in [true, false] {
+            let (server, ended) = (Server::default(), Arc::new(AtomicUsize::new(0)));
+            let began = tokio::time::Instant::now();
+            let waiting = tokio::spawn({
+                let (server, ended) = (server.clone(), Arc::clone(&ended));
+                let request = move |item: usize| {
+                    let (server, ended) = (server.clone(), Arc::clone(&ended));
+                    async move {
+                        assert_ne!(item, 5, "this request fails on purpose");
+                        let answer = server.ask(false).await;
+                        ended.fetch_add(1, Ordering::Relaxed);
+                        answer
+                    }
+                };
+                async move {
+                    if is_slow {
+                        slow_start(0..500, request).await;
+                    } else {
+                        all(0..500, request).await;
+                    }
+                }
+            });
+            let panic = waiting.await.unwrap_err().into_panic();
+            let message = panic.downcast_ref::<String>().unwrap();
+            assert!(message.contains("on purpose"), "{message}");
+            let begun = server.begun.load(Ordering::Relaxed);
+            assert_eq!(ended.load(Ordering::Relaxed), begun, "all that had begun have ended");
+            assert!(begun < 2 * REQUESTS_IN_FLIGHT, "{begun} were begun");
+            // Nothing runs on.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert_eq!(server.begun.load(Ordering::Relaxed), begun);
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,10 +6,11 @@
 //!  add_after, retry ▶ delayed ─due─▶ ready        │ added meanwhile: back to ready
 //! ```
 //!
-//! Keys whose last attempt has failed have a line of their own, which moves slower than that of the others: however many
-//! objects are broken, those that are not do not wait for their retries.
+//! Keys whose last attempt has failed have a line of their own, which moves slower than that of the others, and hold at
+//! most half of the workers: however many objects are broken, and even if each attempt at them hangs, those that are not
+//! do not wait for their retries.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::durations::Durations;
-use crate::limits::{FAILED_SHARE, MAX_BACKOFF, MIN_BACKOFF, READY_ROOM, UNSEEN_WRITE};
+use crate::limits::{FAILED_SHARE, FAILED_WORKERS, MAX_BACKOFF, MIN_BACKOFF, READY_ROOM, UNSEEN_WRITE};
 
 /// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct QueueMetrics {
     pub delayed: usize,
     /// Number of keys being processed.
     pub running: usize,
+    /// Number of those whose attempt before had failed.
+    pub retrying: usize,
     /// Times that keys waited for a worker.
     pub waits: Durations,
     /// Times that keys were processed.
@@ -68,7 +71,8 @@ pub struct QueueMetrics {
 }
 
 /// A queue of keys. Clones share it. Keys come out in the order in which they became ready, and those that have failed
-/// after those that have not; but each [`FAILED_SHARE`]th that comes out is one that has failed, if there is one.
+/// after those that have not; but each [`FAILED_SHARE`]th that comes out is one that has failed, if there is one. Keys
+/// that have failed hold at most half of the workers at a time, or one if there is but one worker.
 ///
 /// It contains each distinct key at most a handful of times (ready, delayed, failed, running), so its memory
 /// is bounded by the number of objects.
@@ -98,6 +102,11 @@ struct State<K> {
     dirty: BTreeMap<K, Instant>,
     /// Keys that are processed, with the time since when.
     running: BTreeMap<K, Instant>,
+    /// Those of them whose attempt before had failed. An attempt that hangs holds its worker, so that their number is
+    /// bounded, not only their turns.
+    retrying: BTreeSet<K>,
+    /// Number of workers, once some are known.
+    workers: usize,
     /// Keys by due time; the number keeps those with equal times in order of arrival.
     delayed: BTreeMap<(Instant, u64), K>,
     due: BTreeMap<K, (Instant, u64)>,
@@ -126,6 +135,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
             failed: VecDeque::new(),
             dirty: BTreeMap::new(),
             running: BTreeMap::new(),
+            retrying: BTreeSet::new(),
+            workers: 0,
             delayed: BTreeMap::new(),
             due: BTreeMap::new(),
             next_number: 0,
@@ -144,6 +155,11 @@ impl<K: Ord + Clone> WorkQueue<K> {
 
     pub fn name(&self) -> &'static str {
         self.0.name
+    }
+
+    /// Notes that there are so many workers more. Without any, as in tests, all keys may be retried at the same time.
+    pub fn add_workers(&self, workers: usize) {
+        self.lock().workers += workers;
     }
 
     /// Adds a key. Never blocks, so watch handlers may call it.
@@ -260,6 +276,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             depth: state.depth(),
             delayed: state.delayed.len(),
             running: state.running.len(),
+            retrying: state.retrying.len(),
             waits: state.waits.clone(),
             work: state.work.clone(),
             computing: state.computing.clone(),
@@ -334,13 +351,25 @@ impl<K: Ord + Clone> State<K> {
         }
     }
 
-    fn take(&mut self, now: Instant) -> Option<K> {
-        let (mut first, mut second) = (&mut self.ready, &mut self.failed);
-        if (self.taken + 1).is_multiple_of(FAILED_SHARE) {
-            std::mem::swap(&mut first, &mut second);
+    /// Returns `true` if a further key that has failed may be taken.
+    fn may_retry(&self) -> bool {
+        self.workers == 0 || self.retrying.len() < (self.workers / FAILED_WORKERS).max(1)
+    }
+
+    /// Takes the next key of the line whose turn it is, or else of the other.
+    fn pop(&mut self) -> Option<K> {
+        let is_their_turn = (self.taken + 1).is_multiple_of(FAILED_SHARE);
+        let failed = self.may_retry() && (is_their_turn || self.ready.is_empty());
+        let failed = failed.then(|| self.failed.pop_front()).flatten();
+        if let Some(key) = &failed {
+            self.retrying.insert(key.clone());
         }
-        let key = first.pop_front().or_else(|| second.pop_front())?;
-        for keys in [first, second] {
+        failed.or_else(|| self.ready.pop_front())
+    }
+
+    fn take(&mut self, now: Instant) -> Option<K> {
+        let key = self.pop()?;
+        for keys in [&mut self.ready, &mut self.failed] {
             if keys.is_empty() && keys.capacity() > READY_ROOM {
                 // Most queues never again need the room that a burst took.
                 *keys = VecDeque::new();
@@ -354,15 +383,18 @@ impl<K: Ord + Clone> State<K> {
         Some(key)
     }
 
+    /// Returns `true` if a worker should be woken.
     fn done(&mut self, key: &K, now: Instant) -> bool {
         if let Some(since) = self.running.remove(key) {
             self.work.observe(now.saturating_duration_since(since));
         }
+        // Another key that has failed may have waited for its end.
+        let makes_room = self.retrying.remove(key) && !self.failed.is_empty();
         if self.dirty.contains_key(key) && !self.shut_down {
             self.push(key.clone());
             return true;
         }
-        false
+        makes_room
     }
 }
 
@@ -388,160 +420,4 @@ impl<K: Ord + Clone> Drop for Job<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn take(queue: &WorkQueue<&'static str>) -> &'static str {
-        *queue.next().await.unwrap().key()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn times_of_waiting_and_of_work_are_measured() {
-        let queue = WorkQueue::new("test");
-        queue.add("a");
-        tokio::time::advance(Duration::from_millis(2)).await;
-        let job = queue.next().await.unwrap();
-        tokio::time::advance(Duration::from_millis(5)).await;
-        // It waits from now on, although it is being processed.
-        queue.add("a");
-        let metrics = queue.metrics();
-        assert_eq!((metrics.waits.count(), metrics.waits.sum()), (1, Duration::from_millis(2)));
-        assert_eq!(
-            (metrics.unfinished, metrics.longest),
-            (Duration::from_millis(5), Duration::from_millis(5))
-        );
-        assert_eq!(metrics.work.count(), 0);
-        drop(job);
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(take(&queue).await, "a");
-        let metrics = queue.metrics();
-        assert_eq!((metrics.work.count(), metrics.work.sum()), (2, Duration::from_millis(5)));
-        assert_eq!((metrics.waits.count(), metrics.waits.sum()), (2, Duration::from_millis(3)));
-        assert_eq!((metrics.unfinished, metrics.longest), (Duration::ZERO, Duration::ZERO));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_added_thrice_comes_once_and_in_order() {
-        let queue = WorkQueue::new("test");
-        for key in ["b", "a", "b", "b"] {
-            queue.add(key);
-        }
-        assert_eq!(take(&queue).await, "b");
-        assert_eq!(take(&queue).await, "a");
-        assert!(queue.is_idle());
-        assert_eq!(queue.metrics().adds, 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn room_for_a_burst_is_freed_when_all_its_keys_are_taken() {
-        let queue = WorkQueue::<usize>::new("test");
-        let room = |queue: &WorkQueue<usize>| queue.lock().ready.capacity();
-        for burst in [READY_ROOM / 2, 10 * READY_ROOM] {
-            (0..burst).for_each(|key| queue.add(key));
-            assert!(room(&queue) >= burst);
-            for key in 0..burst {
-                assert_eq!(*queue.next().await.unwrap().key(), key);
-            }
-            assert!(room(&queue) <= READY_ROOM);
-        }
-        assert!(queue.is_idle());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_added_while_it_runs_comes_again_but_not_twice_at_once() {
-        let queue = WorkQueue::new("test");
-        queue.add("a");
-        let job = queue.next().await.unwrap();
-        queue.add("a");
-        queue.add("b");
-        assert_eq!(queue.metrics().depth, 1);
-        assert_eq!(take(&queue).await, "b");
-        drop(job);
-        assert_eq!(take(&queue).await, "a");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_earlier_of_two_delays_wins() {
-        let queue = WorkQueue::new("test");
-        let start = Instant::now();
-        queue.add_after("a", Duration::from_secs(10));
-        queue.add_after("a", Duration::from_secs(3));
-        queue.add_after("a", Duration::from_secs(20));
-        queue.add_after("b", Duration::from_secs(5));
-        assert_eq!(take(&queue).await, "a");
-        assert_eq!(start.elapsed().as_secs(), 3);
-        assert_eq!(take(&queue).await, "b");
-        assert_eq!(start.elapsed().as_secs(), 5);
-        assert!(queue.is_idle());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn retries_double_up_to_the_limit_and_forgetting_starts_anew() {
-        let queue = WorkQueue::new("test");
-        let pauses: Vec<_> = (0..4).map(|_| queue.retry("a").as_millis()).collect();
-        assert_eq!(pauses, [5, 10, 20, 40]);
-        for _ in 0..40 {
-            queue.retry("a");
-        }
-        assert_eq!(queue.retry("a"), MAX_BACKOFF);
-        queue.forget(&"a");
-        assert_eq!(queue.retry("a"), MIN_BACKOFF);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn keys_that_have_failed_wait_for_those_that_have_not_but_not_for_ever() {
-        let queue = WorkQueue::new("test");
-        for key in ["f1", "f2", "f3"] {
-            queue.retry(key);
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        for key in ["a", "b", "c", "d", "e", "f1"] {
-            queue.add(key);
-        }
-        assert_eq!(queue.metrics().delayed, 3);
-        let mut order = Vec::new();
-        for _ in 0..8 {
-            order.push(take(&queue).await);
-        }
-        assert_eq!(order, ["a", "b", "c", "f1", "d", "e", "f2", "f3"]);
-        assert!(queue.is_idle());
-        // One that was added before it failed, and has not failed since, is an ordinary one.
-        queue.forget(&"f1");
-        queue.add("f2");
-        queue.add("f1");
-        assert_eq!((take(&queue).await, take(&queue).await), ("f1", "f2"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_sleeping_worker_wakes_for_an_earlier_key() {
-        let queue = WorkQueue::new("test");
-        queue.add_after("late", Duration::from_secs(100));
-        let worker = tokio::spawn({
-            let queue = queue.clone();
-            async move { take(&queue).await }
-        });
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        queue.add_after("soon", Duration::from_secs(1));
-        let start = Instant::now();
-        assert_eq!(worker.await.unwrap(), "soon");
-        assert_eq!(start.elapsed().as_secs(), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn shutting_down_ends_every_worker() {
-        let queue = WorkQueue::<u8>::new("test");
-        let workers: Vec<_> = (0..3)
-            .map(|_| {
-                let queue = queue.clone();
-                tokio::spawn(async move { queue.next().await.is_none() })
-            })
-            .collect();
-        tokio::task::yield_now().await;
-        queue.shut_down();
-        for worker in workers {
-            assert!(worker.await.unwrap());
-        }
-        queue.add(1);
-        assert!(queue.is_idle());
-    }
-}
+mod tests;

@@ -45,6 +45,8 @@ pub async fn run_workers<R: Reconcile>(
     reconciler: Arc<R>,
     shutdown: CancellationToken,
 ) {
+    let workers = workers.max(1);
+    queue.add_workers(workers);
     let mut running = JoinSet::new();
     let worker = |pause: Duration| {
         let (queue, reconciler, shutdown) = (queue.clone(), Arc::clone(&reconciler), shutdown.clone());
@@ -59,7 +61,7 @@ pub async fn run_workers<R: Reconcile>(
             }
         }
     };
-    for _ in 0..workers.max(1) {
+    for _ in 0..workers {
         running.spawn(worker(Duration::ZERO));
     }
     loop {
@@ -213,6 +215,42 @@ mod tests {
             }
             Ok(self.then)
         }
+    }
+
+    /// Takes a minute for each key that begins with `bad`, and fails then.
+    struct Hanging(Mutex<Vec<(Instant, String)>>);
+
+    impl Reconcile for Hanging {
+        type Key = String;
+
+        async fn reconcile(&self, key: &String) -> Result<Outcome> {
+            self.0.lock().unwrap().push((Instant::now(), key.clone()));
+            if !key.starts_with("bad") {
+                return Ok(Outcome::Done);
+            }
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Err(Error::Unusable { object: key.clone(), problem: "does not answer".to_owned() })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_whose_attempts_hang_leave_workers_to_the_others_once_each_has_failed() {
+        let (queue, shutdown) = (WorkQueue::new("test"), CancellationToken::new());
+        let hanging = Arc::new(Hanging(Mutex::default()));
+        let running = tokio::spawn(run_workers(queue.clone(), 16, Arc::clone(&hanging), shutdown.clone()));
+        (0..1000).for_each(|number| queue.add(format!("bad-{number}")));
+        // Twelve of sixteen workers try each for the first time, four have their turns with retries.
+        tokio::time::sleep(Duration::from_secs(60 * (1000 / 12 + 2))).await;
+        assert_eq!(queue.metrics().retrying, 8);
+        for number in 0..10 {
+            let (key, added) = (format!("good-{number}"), Instant::now());
+            queue.add(key.clone());
+            tokio::time::sleep(Duration::from_secs(77)).await;
+            let all = hanging.0.lock().unwrap().clone();
+            assert!(all.contains(&(added, key)), "{:?}", queue.metrics());
+        }
+        shutdown.cancel();
+        running.await.unwrap();
     }
 
     async fn run_for(flaky: &Arc<Flaky>, time: Duration) {

@@ -22,7 +22,7 @@ use crate::pod::PodInfo;
 
 mod progress;
 
-/// What is to be written for the claims of a pod, and then waited for, before the pod is bound.
+/// The writes for the claims of a pod, after which their binding is waited for before the pod is bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumePlan {
     pub pod: ObjectKey,
@@ -266,4 +266,28 @@ impl VolumeBinder {
 
 fn name_of(volume: &PersistentVolume) -> &str {
     volume.metadata.name.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Duration, timeout};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_end_with_changes_of_their_subjects_and_are_forgotten() {
+        let waiting = Waiting::default();
+        let (claim, other) = (Subject::Claim(ObjectKey::new("ns", "c")), Subject::Volume("v".to_owned()));
+        let ends = async |wait: &Wait| timeout(Duration::from_secs(60), wait.notify.notified()).await.is_ok();
+        let wait = waiting.begin(vec![claim.clone()]);
+        let second = waiting.begin(vec![claim.clone(), other.clone()]);
+        waiting.changed(&other);
+        assert!(!ends(&wait).await && ends(&second).await);
+        waiting.changed(&claim);
+        assert!(ends(&wait).await && ends(&second).await, "a change before the wait is not missed");
+        drop(second);
+        assert_eq!(waiting.lock().keys().collect::<Vec<_>>(), [&claim]);
+        drop(wait);
+        assert!(waiting.lock().is_empty());
+    }
 }

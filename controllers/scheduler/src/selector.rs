@@ -15,7 +15,7 @@ pub enum Selector {
     All(BTreeSet<Requirement>),
 }
 
-/// What a selector requires of one label.
+/// A condition for one label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requirement {
     key: Arc<str>,

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver_apply::{FieldManager, FieldSet, Managers, NeedsConversion, Versions};
 use apiserver_cel::rules::Rules;
+use apiserver_cel::{Document, Params, TypedPolicy};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::cron::Schedule;
 use apiserver_meta::{quantity, time};
@@ -192,8 +193,12 @@ pub fn texts(bytes: &[u8]) {
 }
 
 /// Input: any bytes as an envelope. Both ways to JSON must give the same object, and what was decoded can be
-/// encoded and decoded again.
+/// encoded and decoded again, also by the reader of clients.
 pub fn envelope(bytes: &[u8]) {
+    let client = |bytes| {
+        protobuf::Encoded::open(bytes).map(|object| object.read::<Value>(protobuf::Reading::default()))
+    };
+    let _ = client(bytes);
     let Ok(object) = protobuf::from_envelope(bytes) else { return };
     if let Ok(text) = protobuf::to_json(bytes) {
         // Numbers beyond the range of a tree are only preserved as text.
@@ -203,6 +208,7 @@ pub fn envelope(bytes: &[u8]) {
     }
     let again = protobuf::to_envelope(&object).expect("what was read can be written");
     protobuf::from_envelope(&again).expect("what was written can be read");
+    client(&again).expect("the kind is known").expect("what was written can be read by clients");
 }
 
 /// Input: a schema, an object and its previous state.
@@ -264,6 +270,20 @@ pub fn cel(bytes: &[u8]) {
     if schema.validate(&object).is_empty() && old.as_ref().is_none_or(|old| schema.validate(old).is_empty()) {
         let _ = rules.errors(&schema, &object, old.as_ref());
     }
+}
+
+/// Input: an expression, and an OpenAPI document that tells what its objects and parameters are.
+pub fn kinds(bytes: &[u8]) {
+    let [source, document] = parts::<2>(bytes);
+    let source = String::from_utf8_lossy(source);
+    let Ok(document) = Document::read(document) else { return };
+    let Ok(kind) = document.declaration("g", "v1", "Kind") else { return };
+    let mut policy = TypedPolicy::new(&kind, Params::Of(&kind));
+    let before = policy.check(&source);
+    policy.variable("v", &source);
+    let after = policy.check(&source);
+    assert!(source.contains("variables") || before == after, "a variable that nobody uses: {source}");
+    let _ = policy.check("variables.v == object");
 }
 
 /// Input: a ServiceAccount token.

@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("protobuf", apiserver::envelope),
     ("definition", apiserver::crd),
     ("cel", apiserver::cel),
+    ("kinds", apiserver::kinds),
     ("certificate", apiserver::certificate),
     ("conversion", apiserver::conversion),
     ("page", apiserver::page),

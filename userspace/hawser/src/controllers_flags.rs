@@ -117,7 +117,7 @@ pub const FLAGS: &[Flag] = &[
     Flag { name: "concurrent-ttl-after-finished-syncs", kind: Int, path: "TTLAfterFinishedController.ConcurrentTTLSyncs", effect: Acts, help: "Number of finished Jobs that are reconciled concurrently [16]" },
     Flag { name: "mirroring-concurrent-service-endpoint-syncs", kind: Int, path: "EndpointSliceMirroringController.MirroringConcurrentServiceEndpointSyncs", effect: Acts, help: "Number of Endpoints that are mirrored that are reconciled concurrently [16]" },
     Flag { name: "concurrent-service-syncs", kind: Int, path: "ServiceController.ConcurrentServiceSyncs", effect: Nothing, help: "" },
-    Flag { name: "concurrent-validating-admission-policy-status-syncs", kind: Int, path: "ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs", effect: Nothing, help: "" },
+    Flag { name: "concurrent-validating-admission-policy-status-syncs", kind: Int, path: "ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs", effect: Acts, help: "Number of ValidatingAdmissionPolicies that are reconciled concurrently [5]" },
     Flag { name: "concurrent-device-taint-eviction-syncs", kind: Int, path: "DeviceTaintEvictionController.ConcurrentSyncs", effect: Acts, help: "Number of pods on tainted devices that are reconciled concurrently [16]" },
     Flag { name: "concurrent-resourceclaim-syncs", kind: Int, path: "ResourceClaimController.ConcurrentSyncs", effect: Acts, help: "Number of ResourceClaims and their pods that are reconciled concurrently [16]" },
     Flag { name: "attach-detach-reconcile-sync-period", kind: Duration, path: "AttachDetachController.ReconcilerSyncLoopPeriod", effect: Nothing, help: "" },

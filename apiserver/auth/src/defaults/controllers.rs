@@ -278,6 +278,13 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     ("ttl-controller", &["update,patch,list,watch core nodes"]),
     ("ttl-after-finished-controller", &["READ,delete batch jobs"]),
     (
+        "validatingadmissionpolicy-status-controller",
+        &[
+            "READ admissionregistration.k8s.io validatingadmissionpolicies",
+            "get,patch,update admissionregistration.k8s.io validatingadmissionpolicies/status",
+        ],
+    ),
+    (
         "volumeattributesclass-protection-controller",
         &[
             "READ core persistentvolumeclaims",

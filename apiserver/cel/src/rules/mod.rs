@@ -80,7 +80,7 @@ fn uses_old_self(program: &Node) -> bool {
 
 /// Returns the names that the rules of a schema may use.
 fn environment<'s>(schema: &'s Structural, rule: &Rule, root: bool) -> Env<'s> {
-    let own = schema::of(schema, root || schema.embedded).unwrap_or(Ty::Dyn);
+    let own = schema::of(schema, root || schema.embedded, None).unwrap_or(Ty::Dyn);
     let old =
         if rule.optional_old_self { Ty::Optional(std::sync::Arc::new(own.clone())) } else { own.clone() };
     let variables = vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)];

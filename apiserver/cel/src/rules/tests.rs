@@ -22,7 +22,7 @@ fn with_rule(rule: Value) -> Structural {
         "properties": {
             "min": {"type": "integer"}, "max": {"type": "integer"}, "ratio": {"type": "number"},
             "name": {"type": "string", "maxLength": 100}, "free": {"type": "string"},
-            "a-b": {"type": "string", "maxLength": 10}, "when": {"type": "string", "format": "date-time"},
+            "a-b": {"type": "string", "maxLength": 10}, "while": {"type": "integer"}, "when": {"type": "string", "format": "date-time"},
             "port": {"x-kubernetes-int-or-string": true},
             "tags": {"type": "array", "maxItems": 10, "items": {"type": "string", "maxLength": 20}},
             "loose": {"type": "array", "items": {"type": "string"}},
@@ -144,6 +144,7 @@ fn objects_are_judged_by_the_rules() {
     );
     for (rule, spec, holds) in [
         ("self.a__dash__b == 'x'", json!({"a-b": "x"}), true),
+        ("self.while == 3 && self.__while__ == 3 && has(self.while)", json!({"while": 3}), true),
         ("self.when > timestamp('2024-01-01T00:00:00Z')", json!({"when": "2025-01-01T00:00:00Z"}), true),
         ("self.ratio > 0.5", json!({"ratio": 1}), true),
         ("self.port == 80 || self.port == 'http'", json!({"port": "http"}), true),
@@ -267,7 +268,7 @@ fn schemas_have_the_types_that_kubernetes_gives_them() {
         (
             json!({"type": "object", "properties": {"a.b": {"type": "integer"}, "c-d": {"type": "integer"}, "e/f": {"type": "integer"},
             "for": {"type": "integer"}, "g__h": {"type": "integer"}, "namespace": {"type": "integer"}}}),
-            "self.a__dot__b + self.c__dash__d + self.e__slash__f + self.__for__ + self.g__underscores__h + self.__namespace__ > 0",
+            "self.a__dot__b + self.c__dash__d + self.e__slash__f + self.__for__ + self.g__underscores__h + self.__namespace__ + self.for + self.namespace > 0",
         ),
         (
             json!({"type": "object", "maxProperties": 5, "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}}}),

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::functions;
 use crate::functions::text;
+use crate::is_reserved;
 use crate::types::schema::escape;
 use apiserver_structural::{Additional, Kind, Structural};
 
@@ -50,7 +51,11 @@ pub fn of(value: &Value, schema: &Structural, object: bool) -> Cel {
                 if let Some(property) = schema.properties.get(name).filter(|_| !object || name != "metadata")
                 {
                     if let Some(escaped) = escape(name) {
-                        entries.insert(key(escaped), of(value, property, property.embedded));
+                        let found = of(value, property, property.embedded);
+                        if is_reserved(name) {
+                            entries.insert(key(name.clone()), found.clone());
+                        }
+                        entries.insert(key(escaped), found);
                     }
                 } else if let Additional::Schema(values) = &schema.additional {
                     // Keys of maps are data and stay as they are.

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod environment;
+mod kinds;
 mod texts;
 
 use kube_cel::cel::Value as Cel;
@@ -149,7 +150,10 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
             "1:7: found no matching overload for '_?_:_' applied to '(bool, int, string)'",
         ),
         ("i ? true : false", "1:3: found no matching overload for '_?_:_' applied to '(int, bool, bool)'"),
-        ("i && true", "1:3: found no matching overload for '_&&_' applied to '(int, bool)'"),
+        ("i && true", "1:1: expected type 'bool' but found 'int'"),
+        ("true || i && s", "1:9: expected type 'bool' but found 'int'"),
+        ("true || i && s", "1:14: expected type 'bool' but found 'string'"),
+        ("l.exists(x, x + 1)", "1:15: expected type 'bool' but found 'int'"),
         ("!i", "1:1: found no matching overload for '!_' applied to '(int)'"),
         ("s.startsWith(1)", "1:13: found no matching overload for 'startsWith' applied to 'string.(int)'"),
         ("s.startsWith()", "1:13: found no matching overload for 'startsWith' applied to 'string.()'"),
@@ -171,7 +175,7 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
             "i.all(x, true)",
             "1:1: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)",
         ),
-        ("l.all(x, x)", "1:6: found no matching overload for '_&&_' applied to '(bool, int)'"),
+        ("l.all(x, x)", "1:10: expected type 'bool' but found 'int'"),
         ("l.all(1, true)", "1:7: argument is not an identifier"),
         ("[1, 'a'] == []", "1:5: expected type 'int' but found 'string'"),
         ("{'a': 1, 2: 1} == {}", "1:10: expected type 'string' but found 'int'"),

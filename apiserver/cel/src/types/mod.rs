@@ -1,6 +1,7 @@
 //! Types of expressions, as far as they are known before evaluation.
 
 pub mod declare;
+pub mod openapi;
 pub mod schema;
 
 use std::fmt;

@@ -11,8 +11,9 @@ use apiserver_structural::{Additional, Format, Kind, Structural};
 /// A type with fields.
 #[derive(Clone, Debug)]
 pub enum Object<'s> {
-    /// An object of a schema; with `true` one that has a type and metadata.
-    Schema(&'s Structural, bool),
+    /// An object of a schema; with `true` one that has a type and metadata. Messages call it by its name, and
+    /// `object` without one.
+    Schema(&'s Structural, bool, Option<Arc<str>>),
     /// The metadata of an object, of which only the names are visible.
     Metadata,
     Named(&'static Named),
@@ -34,7 +35,7 @@ impl<'s> Object<'s> {
     /// Returns the name in messages.
     pub fn name(&self) -> &str {
         match self {
-            Self::Schema(..) => "object",
+            Self::Schema(_, _, name) => name.as_deref().unwrap_or("object"),
             Self::Metadata => "object.metadata",
             Self::Named(named) => named.name,
             Self::Variables(_) => "kubernetes.variables",
@@ -45,7 +46,7 @@ impl<'s> Object<'s> {
     /// Returns `true` if both are the same type.
     pub fn same(&self, other: &Object<'s>) -> bool {
         match (self, other) {
-            (Self::Schema(a, _), Self::Schema(b, _)) => std::ptr::eq(*a, *b),
+            (Self::Schema(a, ..), Self::Schema(b, ..)) => std::ptr::eq(*a, *b),
             (Self::Metadata, Self::Metadata) | (Self::Variables(_), Self::Variables(_)) => true,
             (Self::Named(a), Self::Named(b)) => a.name == b.name,
             (Self::Patch(a), Self::Patch(b)) => a == b,
@@ -56,11 +57,13 @@ impl<'s> Object<'s> {
     /// Returns the type of a field; `None` if there is no such field.
     pub fn field(&self, field: &str) -> Option<Ty<'s>> {
         match self {
-            Self::Schema(_, true) if matches!(field, "apiVersion" | "kind") => Some(Ty::Text),
-            Self::Schema(_, true) if field == "metadata" => Some(Ty::Object(Object::Metadata)),
-            Self::Schema(schema, _) => {
+            Self::Schema(_, true, _) if matches!(field, "apiVersion" | "kind") => Some(Ty::Text),
+            Self::Schema(schema, true, _) if field == "metadata" && !has_metadata(schema) => {
+                Some(Ty::Object(Object::Metadata))
+            }
+            Self::Schema(schema, _, name) => {
                 let property = property(schema, field)?;
-                of(property, property.embedded)
+                of(property, property.embedded, below(name.as_ref(), field).as_ref())
             }
             Self::Metadata => matches!(field, "name" | "generateName").then_some(Ty::Text),
             Self::Named(named) => {
@@ -73,26 +76,50 @@ impl<'s> Object<'s> {
     }
 }
 
-/// The property that an expression calls `field`.
+/// The name of a part of a type, if that has one itself.
+fn below(name: Option<&Arc<str>>, part: &str) -> Option<Arc<str>> {
+    name.map(|name| Arc::from(format!("{name}.{part}")))
+}
+
+/// Returns `true` if a schema describes the type and the metadata that every object has.
+fn has_metadata(schema: &Structural) -> bool {
+    let is = |schema: &Structural, field: &str, kind: Kind| {
+        schema.properties.get(field).is_some_and(|property| property.kind == Some(kind))
+    };
+    let texts =
+        |schema: &Structural, fields: [&str; 2]| fields.iter().all(|field| is(schema, field, Kind::String));
+    texts(schema, ["apiVersion", "kind"])
+        && is(schema, "metadata", Kind::Object)
+        && schema.properties.get("metadata").is_some_and(|meta| texts(meta, ["name", "generateName"]))
+}
+
+/// The property that an expression calls `field`. Words that are reserved may be written as they are where a field is
+/// meant (`metadata.namespace`), and escaped.
 pub fn property<'s>(schema: &'s Structural, field: &str) -> Option<&'s Structural> {
+    if is_reserved(field) {
+        return schema.properties.get(field);
+    }
     let escaped = |name: &String| escape(name).is_some_and(|escaped| escaped == field);
     schema.properties.iter().find(|(name, _)| escaped(name)).map(|(_, property)| property)
 }
 
-/// The type of a schema's values; with `object` they have a type and metadata. `None` if they are
-/// of no type: expressions cannot see them.
-pub fn of(schema: &Structural, object: bool) -> Option<Ty<'_>> {
+/// The type of a schema's values; with `object` they have a type and metadata. Types with fields have the given
+/// name, or one with it as the beginning. `None` if they are of no type: expressions cannot see them.
+pub fn of<'s>(schema: &'s Structural, object: bool, name: Option<&Arc<str>>) -> Option<Ty<'s>> {
     if schema.int_or_string {
         return Some(Ty::Dyn);
     }
     Some(match schema.kind? {
         Kind::Array => {
             let items = schema.items.as_deref()?;
-            Ty::list(of(items, items.embedded)?)
+            Ty::list(of(items, items.embedded, below(name, "@idx").as_ref())?)
         }
         Kind::Object => match &schema.additional {
-            Additional::Schema(values) => Ty::map(Ty::Text, of(values, values.embedded)?),
-            _ => Ty::Object(Object::Schema(schema, object)),
+            Additional::Schema(values) => {
+                let name = below(name, "@elem");
+                Ty::map(Ty::Text, of(values, values.embedded, name.as_ref())?)
+            }
+            _ => Ty::Object(Object::Schema(schema, object, name.cloned())),
         },
         Kind::String => match format(schema) {
             Some("byte") => Ty::Bytes,

@@ -348,7 +348,7 @@ fn check_history(api: &FakeApi, seed: u64) -> usize {
 #[tokio::test(start_paused = true)]
 async fn no_volume_is_on_two_nodes_or_detached_in_use_through_crashes_between_any_two_writes() {
     let (mut detached, mut mounts) = (0, 0);
-    for seed in crate::seeded::seeds(40) {
+    for seed in crate::seeded::seeds(100) {
         let mut world = World::new(seed).await;
         world.live(150).await;
         detached += check_history(&world.api, seed);

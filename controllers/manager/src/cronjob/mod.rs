@@ -2,6 +2,8 @@
 
 mod plan;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

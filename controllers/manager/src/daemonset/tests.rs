@@ -1,5 +1,7 @@
 //! Scenarios: a DaemonSet, nodes, pods as the cache shows them, and what follows.
 
+mod scenarios;
+
 use std::sync::Arc;
 use std::time::Duration;
 

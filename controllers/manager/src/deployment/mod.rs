@@ -2,6 +2,8 @@
 
 mod plan;
 mod revision;
+#[cfg(test)]
+mod scenarios;
 mod status;
 mod strategy;
 #[cfg(test)]

@@ -139,12 +139,18 @@ impl<'a> Rollout<'a> {
         self.old.iter_mut().chain(&mut self.new)
     }
 
+    /// Returns the sum of the sizes. Those of several large sets may exceed what a number of replicas can be.
     fn total(&self) -> i32 {
-        self.all().map(Set::size).sum()
+        self.all().map(Set::size).fold(0, i32::saturating_add)
     }
 
     fn replicas(&self) -> i32 {
         replicas(self.deployment)
+    }
+
+    /// Returns the number of pods that may exist during an update.
+    fn most(&self) -> i32 {
+        self.replicas().saturating_add(max_surge(self.deployment))
     }
 
     fn next_revision(&self) -> i64 {
@@ -183,7 +189,7 @@ impl<'a> Rollout<'a> {
         if is_recreate(self.deployment) {
             return self.replicas();
         }
-        let room = self.replicas() + max_surge(self.deployment) - self.total();
+        let room = self.most() - self.total();
         if room <= 0 { size } else { size + room.min(self.replicas() - size) }
     }
 
@@ -230,13 +236,13 @@ impl<'a> Rollout<'a> {
         }
         let least = self.replicas() - max_unavailable(self.deployment);
         let missing = self.new.as_ref().map_or(0, |set| set.size() - set.available());
-        let spare = self.total() - least - missing;
+        let spare = self.total().saturating_sub(least).saturating_sub(missing);
         if spare <= 0 {
             return false;
         }
         // Unavailable pods go first: removing them costs no availability.
         let removed = self.shrink(spare, |set| (set.size() - set.available()).max(0));
-        let available: i32 = self.all().map(Set::available).sum();
+        let available = self.all().map(Set::available).fold(0, i32::saturating_add);
         let removed_too = self.shrink(available - least, Set::size);
         removed + removed_too > 0
     }
@@ -333,7 +339,7 @@ impl<'a> Rollout<'a> {
     /// does not receive all of it.
     fn scale_proportionally(&mut self) {
         let wanted = self.replicas();
-        let allowed = if wanted > 0 { wanted + max_surge(self.deployment) } else { 0 };
+        let allowed = if wanted > 0 { self.most() } else { 0 };
         let to_add = allowed - self.total();
         let mut order: Vec<(i32, usize)> = Vec::new();
         for (index, set) in self.all().enumerate().filter(|(_, set)| set.size() > 0) {
@@ -378,7 +384,7 @@ impl<'a> Rollout<'a> {
         if wanted == 0 {
             return -set.size();
         }
-        let target = f64::from(wanted + max_surge(self.deployment));
+        let target = f64::from(self.most());
         let was =
             revision::number(&set.wanted.metadata, MAX).or(self.status.replicas).filter(|count| *count > 0);
         let Some(was) = was else { return 0 };

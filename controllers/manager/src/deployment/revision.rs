@@ -145,5 +145,6 @@ pub(super) fn annotate_size(deployment: &Deployment, set: &mut ReplicaSet) {
     let desired = strategy::replicas(deployment);
     let annotations = set.metadata.annotations.get_or_insert_default();
     annotations.insert(DESIRED.to_owned(), desired.to_string());
-    annotations.insert(MAX.to_owned(), (desired + strategy::max_surge(deployment)).to_string());
+    let most = desired.saturating_add(strategy::max_surge(deployment));
+    annotations.insert(MAX.to_owned(), most.to_string());
 }

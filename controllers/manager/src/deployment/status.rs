@@ -88,8 +88,9 @@ pub(super) fn conclude(rollout: &mut Rollout<'_>, progress: Progress) -> Option<
 }
 
 fn count(rollout: &mut Rollout<'_>) {
-    let sum = |f: fn(&ReplicaSet) -> i32| rollout.all().map(|set| f(&set.wanted)).sum::<i32>();
-    let total = rollout.all().map(Set::size).sum::<i32>();
+    let sum =
+        |f: fn(&ReplicaSet) -> i32| rollout.all().map(|set| f(&set.wanted)).fold(0, i32::saturating_add);
+    let total = rollout.all().map(Set::size).fold(0, i32::saturating_add);
     let replicas = sum(actual);
     let ready = sum(|set| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0));
     let available = sum(available);

@@ -162,6 +162,23 @@ fn percent(text: &str) -> IntOrString {
 }
 
 #[test]
+fn sizes_beyond_the_largest_number_are_cut_off_there() {
+    let mut world = World::new(i32::MAX, IntOrString::String("100%".to_owned()), IntOrString::Int(0));
+    world.step();
+    assert_eq!(world.sizes(), [("image:1", i32::MAX)]);
+    let most = annotation(&world.sets[0].metadata, revision::MAX);
+    assert_eq!(most, Some(i32::MAX.to_string().as_str()));
+    world.run_pods_except(None);
+    world.step();
+    world.set_image("image:2");
+    world.step();
+    assert_eq!(world.sizes(), [("image:1", i32::MAX), ("image:2", 0)], "there is no room for a surge");
+    world.set_replicas(i32::MAX - 1);
+    world.step();
+    assert!(world.sizes().iter().all(|(_, size)| *size >= 0), "{:?}", world.sizes());
+}
+
+#[test]
 fn a_new_deployment_gets_one_set_of_full_size_and_becomes_available() {
     let mut world = World::new(3, percent("25%"), percent("25%"));
     world.step();

@@ -15,6 +15,8 @@ mod budgets;
 mod plan;
 mod scales;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;
 mod stale;
 #[cfg(test)]

@@ -186,7 +186,7 @@ impl Document {
 
     /// Returns the controllers whose number of workers is a field, with its path and value.
     #[rustfmt::skip]
-    fn syncs(&self) -> [(&'static str, &'static str, i32); 19] {
+    fn syncs(&self) -> [(&'static str, &'static str, i32); 20] {
         [
             ("cronjob-controller", "CronJobController.ConcurrentCronJobSyncs", self.cron_job.syncs),
             ("daemonset-controller", "DaemonSetController.ConcurrentDaemonSetSyncs", self.daemon_set.syncs),
@@ -207,6 +207,7 @@ impl Document {
             ("serviceaccount-token-controller", "SAController.ConcurrentSATokenSyncs", self.accounts.syncs),
             ("statefulset-controller", "StatefulSetController.ConcurrentStatefulSetSyncs", self.stateful_set.syncs),
             ("ttl-after-finished-controller", "TTLAfterFinishedController.ConcurrentTTLSyncs", self.ttl.syncs),
+            ("validatingadmissionpolicy-status-controller", "ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs", self.policies.syncs),
         ]
     }
 

@@ -248,7 +248,7 @@ sections! {
     }
     Services { syncs "ConcurrentServiceSyncs": i32 = 1, }
     TtlAfterFinished { syncs "ConcurrentTTLSyncs": i32 = WORKERS, }
-    PolicyStatus { syncs "ConcurrentPolicySyncs": i32 = 5, }
+    PolicyStatus { syncs "ConcurrentPolicySyncs": i32 = limits::POLICY_WORKERS as i32, }
     DeviceTaints { syncs "ConcurrentSyncs": i32 = WORKERS, }
     ResourceClaims { syncs "ConcurrentSyncs": i32 = WORKERS, }
 }

@@ -38,7 +38,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "NodeLifecycleController.PodEvictionTimeout",
     "PersistentVolumeBinderController.VolumeConfiguration",
     "ServiceController",
-    "ValidatingAdmissionPolicyStatusController",
 ];
 
 /// The document cannot be used.

@@ -133,6 +133,7 @@ fn defaults_of_the_document_are_those_of_the_configuration() {
     assert_eq!(ours.cluster_cidrs.len(), 1);
     assert!(ours.workers.iter().all(|(name, count)| match *name {
         "resourcequota-controller" => *count == crate::limits::QUOTA_WORKERS,
+        "validatingadmissionpolicy-status-controller" => *count == crate::limits::POLICY_WORKERS,
         _ => *count == crate::limits::WORKERS,
     }));
     assert!(ours.resyncs.iter().all(|(name, period)| match *name {

@@ -4,6 +4,8 @@
 mod desired;
 mod place;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -1,11 +1,17 @@
 //! StatefulSets.
 
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::bad_days::begin;
 use super::{Cluster, template};
+use crate::testing::ambient;
+use crate::testing::api::FakeApi;
+use crate::testing::faults::{Failure, Fault, Line};
 
 #[tokio::test(start_paused = true)]
 async fn a_stateful_set_grows_in_order_updates_in_reverse_and_keeps_its_claims() {
@@ -74,6 +80,32 @@ async fn a_stateful_set_grows_in_order_updates_in_reverse_and_keeps_its_claims()
     cluster.pass(5).await;
     assert!(cluster.names("pods").is_empty() && cluster.names("controllerrevisions").is_empty());
     assert_eq!(cluster.names("persistentvolumeclaims"), ["data-web-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parallel_set_asks_for_one_pod_while_it_is_refused_and_for_more_and_more_once_it_is_not() {
+    let api = FakeApi::new();
+    let refused = Failure::Refused(403, "Forbidden", "exceeded quota: q");
+    let fault = Fault { verbs: &["create"], resources: &["pods"], ..Fault::of(refused, 0..10) };
+    let line = Line::new(&api, vec![fault]).with_latency(Duration::from_millis(50));
+    let cluster = begin(&api, line.client(), ambient(), &["statefulset-controller"]).await;
+    let spec = json!({"replicas": 300, "serviceName": "web", "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": "web"}}, "template": template("image:1"),
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}});
+    cluster.create::<StatefulSet>("ns", json!({"metadata": {"name": "web"}, "spec": spec})).await;
+    line.until(30).await;
+    let creations = |seconds| {
+        let asked = line.asked(seconds).into_iter();
+        asked.filter(|one| one.verb == "create" && one.resource == "pods").collect::<Vec<_>>()
+    };
+    let tried = creations(0..10);
+    assert!(tried.len() > 3 && tried.iter().all(|one| one.name == "web-0"), "{tried:?}");
+    let created = creations(10..30);
+    let mut at_once: Vec<usize> = created.chunk_by(|a, b| a.at == b.at).map(<[_]>::len).collect();
+    // The last refusal may have been on its way.
+    at_once.dedup_by(|second, first| (*first, *second) == (1, 1));
+    assert_eq!(at_once, [1, 2, 4, 8, 16, 32, 64, 64, 64, 45]);
+    assert_eq!(cluster.names("pods").len(), 300);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! Tables of a Job and its pods: the cases of Kubernetes' own tests.
 
+mod scenarios;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -13,6 +13,8 @@ mod bind;
 mod collect;
 mod plan;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;

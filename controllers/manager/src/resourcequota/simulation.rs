@@ -18,10 +18,12 @@ use super::record::Record;
 use crate::testing::at;
 use crate::testing::dice::Dice;
 
-const LIVES: u64 = 200;
+const LIVES: u64 = 600;
 const TURNS: usize = 500;
-/// Turns without requests, in which lost charges are written off.
+/// Turns without requests, in which lost charges are written off, and seconds after which they must be, once all changes
+/// have been seen: those of several audits.
 const CALM_TURNS: usize = 1000;
+const CALM: i64 = 800;
 /// Seconds after which a request of an API server has ended.
 const REQUEST: i64 = 60;
 
@@ -308,11 +310,18 @@ impl World {
         }
         self.in_flight.clear();
         self.stalled = 0;
+        let mut calm = 0;
         for _ in 0..CALM_TURNS {
-            self.second += i64::from(self.dice.once_in(2));
+            let is_seen = self.seen == (self.pod_log.len(), self.quota_log.len()) && self.plan.is_none();
+            let pause = i64::try_from(self.dice.below(if is_seen { 12 } else { 2 })).unwrap();
+            self.second += pause;
             self.deliver();
             self.work();
             self.check();
+            calm += if is_seen { pause } else { 0 };
+            if calm > CALM {
+                break;
+            }
         }
         let Quota { used, .. } = Quota::of(&self.quota);
         let left = subtract_to_zero(&used, &self.stored());

@@ -4,32 +4,32 @@ mod claims;
 mod identity;
 mod plan;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;
 mod status;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use apiserver_client::events::reference;
-use apiserver_client::{Cache, Object, ObjectKey, Recorder};
+use apiserver_client::{Cache, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
-use futures::future::join_all;
+use controllers_runtime::{Error, Ledger, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{self, PersistentVolumeClaim};
-use kube::api::{DeleteParams, PostParams};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::history::{self, Choice, HASH, History};
 use crate::index::{Pods, Selectors};
-use crate::meta::{self, Claims, is_controlled_by, is_deleted, name, only_this, uid};
+use crate::meta::{self, Claims, is_controlled_by, is_deleted, name, uid};
 use crate::pods::Pod;
-use crate::{limits, ownership, patch};
-use plan::{Input, Plan, Revision, Step, Task, next_available, plan};
+use crate::{ownership, patch};
+use plan::{Input, Plan, Revision, next_available, plan};
+use writes::Requests;
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         pods: context.pods.clone(),
         claims: claims.clone(),
         history,
-        written: Written::default(),
+        written: Arc::default(),
     };
     context.start(tasks, queue, controller, async move {
         sets.synced().await;
@@ -82,7 +82,7 @@ struct StatefulSets {
     pods: Pods,
     claims: Cache<PersistentVolumeClaim>,
     history: History,
-    written: Written,
+    written: Arc<Written>,
 }
 
 /// The newest writes for each set.
@@ -136,9 +136,16 @@ impl Reconcile for StatefulSets {
             collisions: revisions.collisions,
             now: self.ambient.now(),
         };
-        let plan = plan(&input);
-        let done = self.execute(key, &set, &plan).await;
-        let noted = self.write_status(key, &set, plan.status).await;
+        let Plan { phases, parallel, status } = plan(&input);
+        let requests = Requests {
+            key: key.clone(),
+            set: Arc::clone(&set),
+            client: self.client.clone(),
+            recorder: self.recorder.clone(),
+            written: Arc::clone(&self.written),
+        };
+        let done = Arc::new(requests).make(phases, parallel).await;
+        let noted = self.write_status(key, &set, status).await;
         let truncated = self.truncate(key, &set, &revisions, &input.pods).await;
         Error::collect(vec![done, noted, truncated])?;
         Ok(next_available(&input).map_or(Outcome::Done, Outcome::After))
@@ -158,13 +165,6 @@ impl StatefulSets {
         self.written.pods.forget(key);
         self.written.claims.forget(key);
         self.history.forget(key);
-    }
-
-    fn api<K>(&self, key: &ObjectKey) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), &key.namespace)
     }
 
     /// Sorts the pods that concern the set. A pod whose name is not one of the set's is none of its pods.
@@ -215,124 +215,6 @@ impl StatefulSets {
         Ok(Some(Revisions { all, current, update, collisions }))
     }
 
-    /// Carries out the phases of a plan until one fails. Tasks of a parallel set run in batches of 1, 2, 4, …, so that
-    /// an invalid template is refused once rather than five hundred times.
-    async fn execute(&self, key: &ObjectKey, set: &StatefulSet, plan: &Plan) -> Result<()> {
-        for phase in &plan.phases {
-            let mut left = phase.as_slice();
-            let mut size = 1;
-            while !left.is_empty() {
-                let (batch, rest) = left.split_at(size.min(left.len()));
-                let results = join_all(batch.iter().map(|task| self.carry_out(key, set, task))).await;
-                Error::collect(results)?;
-                left = rest;
-                if plan.parallel {
-                    size = (size * 2).min(limits::POD_BURST);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn carry_out(&self, key: &ObjectKey, set: &StatefulSet, task: &Task) -> Result<()> {
-        for step in &task.steps {
-            let Err(error) = self.take(key, set, task, step).await else { continue };
-            if error.is_namespace_terminating() {
-                return Ok(());
-            }
-            // Either is ordinary with a cache that is behind; the next attempt sees more.
-            if !error.is_conflict() && !error.is_already_exists() {
-                self.report_failure(set, task, step, &error);
-            }
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    async fn take(&self, key: &ObjectKey, set: &StatefulSet, task: &Task, step: &Step) -> Result<()> {
-        let options = PostParams::default();
-        match step {
-            Step::CreateClaim(claim) => {
-                let created = self.api(key).create(&options, claim.as_ref()).await;
-                let created = created.attempt(|| format!("create claim {}", name(&claim.metadata)))?;
-                self.written.claims.wrote(key, &created);
-                let claim = name(&claim.metadata);
-                let message =
-                    format!("Create Claim {claim} Pod {} in StatefulSet {} success", task.pod, key.name);
-                self.recorder.normal(reference(set), "SuccessfulCreate", message);
-            }
-            Step::UpdateClaim { old, new } => {
-                if let Some(written) = patch::update(&self.api(key), old.as_ref(), new.as_ref()).await? {
-                    self.written.claims.wrote(key, &written);
-                }
-            }
-            Step::CreatePod(pod) => {
-                let created = self.api(key).create(&options, pod.as_ref()).await;
-                let created: v1::Pod = created.attempt(|| format!("create pod {}", task.pod))?;
-                self.written.pods.wrote(key, &created);
-                self.report_success(set, "SuccessfulCreate", "Create", task);
-            }
-            Step::UpdatePod { old, new } => {
-                if let Some(written) = patch::update(&self.api(key), &old.to_api(), new.as_ref()).await? {
-                    self.written.pods.wrote(key, &written);
-                    self.report_success(set, "SuccessfulUpdate", "Update", task);
-                }
-            }
-            Step::DeletePod(pod) => {
-                let options = only_this(&pod.metadata, DeleteParams::default());
-                let deleted = self.api::<v1::Pod>(key).delete(&task.pod, &options).await;
-                match deleted.attempt(|| format!("delete pod {}", task.pod)) {
-                    Ok(answer) => answer.left().iter().for_each(|pod| self.written.pods.wrote(key, pod)),
-                    Err(error) if error.is_not_found() => {}
-                    Err(error) => return Err(error),
-                }
-                self.report_success(set, "SuccessfulDelete", "Delete", task);
-            }
-            Step::ReportConflict(claim) => {
-                let message = format!(
-                    "PersistentVolumeClaim {claim} has a conflicting OwnerReference that acts as a manging \
-                     controller, the retention policy is ignored for this claim"
-                );
-                self.recorder.warning(reference(set), "ConflictingController", message);
-            }
-            Step::AwaitClaim(claim) => {
-                let object = format!("pvc {claim}");
-                return Err(Error::Unusable { object, problem: "is being deleted".to_owned() });
-            }
-        }
-        Ok(())
-    }
-
-    fn report_success(&self, set: &StatefulSet, reason: &'static str, verb: &str, task: &Task) {
-        let message = format!("{verb} Pod {} in StatefulSet {} successful", task.pod, name(&set.metadata));
-        self.recorder.normal(reference(set), reason, message);
-    }
-
-    fn report_failure(&self, set: &StatefulSet, task: &Task, step: &Step, error: &Error) {
-        let set_name = name(&set.metadata);
-        let mut cause = error.api_message();
-        match step {
-            Step::CreateClaim(claim) => {
-                let claim = name(&claim.metadata);
-                let message = format!(
-                    "Create Claim {claim} for Pod {} in StatefulSet {set_name} failed error: {cause}",
-                    task.pod
-                );
-                self.recorder.warning(reference(set), "FailedCreate", message);
-                cause = format!("failed to create PVC {claim}: {cause}");
-            }
-            Step::UpdateClaim { old, .. } => {
-                let claim = name(&old.metadata);
-                cause = format!("could not update claim {claim} for delete policy ownerRefs: {cause}");
-            }
-            Step::AwaitClaim(claim) => cause = format!("pvc {claim} is being deleted"),
-            _ => {}
-        }
-        let Some((reason, verb)) = failed_verb(task) else { return };
-        let message = format!("{verb} Pod {} in StatefulSet {set_name} failed error: {cause}", task.pod);
-        self.recorder.warning(reference(set), reason, message);
-    }
-
     async fn write_status(
         &self,
         key: &ObjectKey,
@@ -340,7 +222,8 @@ impl StatefulSets {
         status: StatefulSetStatus,
     ) -> Result<()> {
         let new = StatefulSet { status: Some(status), ..set.clone() };
-        if let Some(written) = patch::write_status(&self.api(key), set, &new).await? {
+        let api = Api::namespaced(self.client.clone(), &key.namespace);
+        if let Some(written) = patch::write_status(&api, set, &new).await? {
             self.written.sets.wrote(key, &written);
         }
         Ok(())
@@ -359,16 +242,6 @@ impl StatefulSets {
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
         self.history.delete(key, &history::surplus(&revisions.all, &live, limit)).await
     }
-}
-
-/// Returns what a task does to its pod, as reason and verb of the event of its failure.
-fn failed_verb(task: &Task) -> Option<(&'static str, &'static str)> {
-    task.steps.iter().find_map(|step| match step {
-        Step::CreatePod(_) => Some(("FailedCreate", "Create")),
-        Step::UpdatePod { .. } | Step::UpdateClaim { .. } => Some(("FailedUpdate", "Update")),
-        Step::DeletePod(_) => Some(("FailedDelete", "Delete")),
-        _ => None,
-    })
 }
 
 fn restored(revision: &ControllerRevision) -> Result<Revision> {

@@ -18,10 +18,12 @@ use crate::pods::Pod;
 use crate::testing::dice::Dice;
 use crate::testing::{at, set_ready, slim, template, time};
 
-const LIVES: u64 = 200;
+const LIVES: u64 = 600;
 const TURNS: usize = 150;
-/// Turns without faults after which everything must be as wanted.
+/// Turns without faults after which everything must be as wanted, and those without a write after which nothing more
+/// happens: each is longer than a pod takes to become available.
 const CALM_TURNS: usize = 80;
+const QUIET_TURNS: usize = 3;
 const HISTORY_LIMIT: i32 = 2;
 
 struct World {
@@ -30,6 +32,8 @@ struct World {
     uids: u64,
     /// `true` while nothing fails any more.
     calm: bool,
+    /// Number of requests of the controller.
+    writes: usize,
     set: StatefulSet,
     pods: BTreeMap<String, v1::Pod>,
     claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
@@ -52,6 +56,7 @@ impl World {
             second: 100,
             uids: 0,
             calm: false,
+            writes: 0,
             set,
             pods: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -102,11 +107,17 @@ impl World {
             }
         }
         self.calm = true;
+        let mut quiet = 0;
         for _ in 0..CALM_TURNS {
             self.second += 20;
             self.run_all_pods();
             self.collect_garbage();
-            drop(self.reconcile());
+            let before = self.writes;
+            let is_done = self.reconcile().is_ok();
+            quiet = if is_done && self.writes == before { quiet + 1 } else { 0 };
+            if quiet == QUIET_TURNS {
+                break;
+            }
         }
         self.assert_settled();
         self.delete_set();
@@ -285,6 +296,7 @@ impl World {
         }
         self.assert_owned(input.pods.iter().map(AsRef::as_ref));
         self.crash()?;
+        self.writes += usize::from(self.set.status.as_ref() != Some(&plan.status));
         self.set.status = Some(plan.status);
         self.crash()?;
         let mut live: BTreeSet<&str> = input.pods.iter().map(|pod| revision(pod)).collect();
@@ -299,6 +311,7 @@ impl World {
 
     /// Does what the API server does with a request.
     fn apply(&mut self, step: &Step, update: &str) -> Result<(), Interrupted> {
+        self.writes += 1;
         match step {
             Step::CreateClaim(claim) => {
                 let mut claim = PersistentVolumeClaim::clone(claim);

@@ -108,7 +108,7 @@ fn steps(plan: &Plan) -> Vec<String> {
     tasks.flat_map(|task| task.steps.iter().map(|step| short(step, &task.pod))).collect()
 }
 
-fn short(step: &Step, pod: &str) -> String {
+pub(super) fn short(step: &Step, pod: &str) -> String {
     match step {
         Step::CreateClaim(claim) => format!("claim {}", name(&claim.metadata)),
         Step::UpdateClaim { new, .. } => {

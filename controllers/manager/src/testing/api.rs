@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::at;
+use super::merge::{apply, merge};
 use super::scale::{scale_of, set_scale};
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -37,6 +38,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("v1", "nodes", "Node", false),
     ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
     ("v1", "persistentvolumes", "PersistentVolume", false),
+    ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", false),
     ("apps/v1", "daemonsets", "DaemonSet", true),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
@@ -232,6 +234,14 @@ impl FakeApi {
             return Response::builder().status(404).body(body).unwrap();
         }
         let target = target(&path);
+        let media = parts.headers.get(http::header::CONTENT_TYPE);
+        let is_apply = media.is_some_and(|media| media.as_bytes().starts_with(b"application/apply-patch"));
+        if query.contains_key("sendInitialEvents") {
+            // As an API server that does not stream lists: clients list in pages then.
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+                "reason": "Invalid", "message": "sendInitialEvents is forbidden for watch"});
+            return whole(422, &refusal);
+        }
         if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
             return self.watch(target, &query);
         }
@@ -243,6 +253,7 @@ impl FakeApi {
             }
             Method::GET => state.get(&target),
             Method::POST => state.create(&target, body),
+            Method::PATCH if is_apply => state.update(&target, |object| apply(object, &body)),
             Method::PATCH => state.update(&target, |object| merge(object, &body)),
             Method::PUT if target.subresource == "scale" => {
                 state.update(&target, |object| set_scale(object, &body)).map(|object| scale_of(&object))
@@ -345,29 +356,6 @@ fn selected(object: &Value, fields: Option<&str>) -> bool {
 fn is_labelled(object: &Value, selector: &str) -> bool {
     let mut pairs = selector.split(',').filter_map(|pair| pair.split_once('='));
     pairs.all(|(label, value)| label.contains(' ') || object["metadata"]["labels"][label] == value)
-}
-
-/// Applies a merge patch (RFC 7386).
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if let Some(list) = key.strip_prefix("$deleteFromPrimitiveList/") {
-            // The only directive of strategic merge patches that is used.
-            if let Some(items) = target[list].as_array_mut() {
-                items.retain(|item| !value.as_array().unwrap().contains(item));
-            }
-        } else if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }
 
 fn discovery(path: &str) -> Option<Value> {

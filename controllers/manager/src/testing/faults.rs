@@ -29,6 +29,8 @@ pub enum Failure {
     Busy(Option<u64>),
     /// Nothing until the fault is over; then the connection breaks, also that of a watch.
     Silence,
+    /// Nothing for so many seconds; then 504, as from a server that limits the time of requests. Open watches go on.
+    Hangs(u64),
     /// The connection breaks at once, also that of a watch.
     Broken,
     /// The request is carried out, and the connection breaks before its answer; also that of a watch.
@@ -232,6 +234,10 @@ impl Line {
                 tokio::time::sleep_until(end).await;
                 Err(broken())
             }
+            Failure::Hangs(seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(erased(refusal(504, "Timeout", "request did not complete within the allotted timeout")))
+            }
             Failure::Broken => Err(broken()),
             Failure::AnswerLost => {
                 self.api.answer(request).await;
@@ -257,7 +263,9 @@ impl Line {
     fn interrupted(&self, asked: &Asked, answer: Answer) -> Response<Stream> {
         let now = Instant::now();
         let coming = self.faults.iter().filter(|fault| fault.selects(asked) && fault.one_of == 1);
-        let breaks = |fault: &&Fault| !matches!(fault.failure, Failure::Refused(..) | Failure::Busy(_));
+        let breaks = |fault: &&Fault| {
+            !matches!(fault.failure, Failure::Refused(..) | Failure::Busy(_) | Failure::Hangs(_))
+        };
         let coming: VecDeque<_> = coming
             .filter(breaks)
             .map(|fault| (self.times(fault), fault.failure))

@@ -4,7 +4,9 @@ pub mod api;
 pub mod dice;
 pub mod faults;
 pub mod life;
+pub mod merge;
 pub mod scale;
+pub mod scenario;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Whether the claims of a pod are bound by now, or never will be. Pure.
+//! Judges if the claims of a pod are bound by now, or never will be. Pure.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{Labels, ObjectKey};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 
 use super::node_volume_limits::uses;
@@ -123,7 +123,7 @@ impl Plugin for VolumeBinding {
     fn hint(&self, pod: &PodInfo, change: &Change<'_>, _: &Cluster) -> Hint {
         let helps = match change {
             Change::CsiNode(Versions { old: Some(old), new: Some(new) }) => {
-                let migrated = |annotations: Option<&std::collections::BTreeMap<String, String>>| {
+                let migrated = |annotations: Option<&Labels>| {
                     annotations.and_then(|all| all.get(MIGRATED_PLUGINS)).cloned().unwrap_or_default()
                 };
                 migrated(old.metadata.annotations.as_ref()) != migrated(new.metadata.annotations.as_ref())

@@ -19,7 +19,7 @@ mod tests;
 /// The plugin `VolumeRestrictions`.
 pub struct VolumeRestrictions;
 
-/// What a pod must not share.
+/// Disks and claims that a pod must not share.
 struct Exclusive<'a> {
     storage: &'a Storage,
     disks: Vec<&'a Volume>,

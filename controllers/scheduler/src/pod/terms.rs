@@ -71,7 +71,7 @@ impl PodTerm {
 /// The namespaces of the pods that a term selects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TermNamespaces {
-    /// That of the pod that has the term.
+    /// The namespace of the pod that has the term.
     Own,
     Listed(Arc<Listed>),
 }

@@ -1,11 +1,11 @@
 //! Makes cases from a seed.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::config;
 use crate::nodes::add_nodes;
 use crate::pods::{add_namespaces, add_placed, pod_to_schedule};
-use crate::selectors::{labels, selector};
+use crate::selectors::selector;
 use crate::weights::Weights;
 use crate::world::{NAMESPACES, World, metadata};
 use crate::{devices, volumes};
@@ -32,27 +32,41 @@ pub fn case(seed: u64, family: &str, weights: Weights) -> Value {
     case
 }
 
+/// Returns the labels of a pod of a namespace.
+fn labels_of_one(world: &mut World, namespace: &str) -> Map<String, Value> {
+    let in_namespace =
+        |pod: &&Value| pod["metadata"]["namespace"] == namespace && pod["metadata"]["labels"].is_object();
+    let pods: Vec<Value> = world.list("pods").iter().filter(in_namespace).cloned().collect();
+    if pods.is_empty() {
+        return Map::new();
+    }
+    let pod = &pods[world.dice.index(pods.len())];
+    pod["metadata"]["labels"].as_object().cloned().unwrap_or_default()
+}
+
 fn add_budgets(world: &mut World) {
     if !world.tight || world.dice.chance(0.3) {
         return;
     }
     for index in 0..world.dice.few(1..=4) {
         let namespace = if world.dice.chance(0.7) { NAMESPACES[0] } else { world.dice.pick(&NAMESPACES) };
-        let own = labels(&mut world.dice);
+        let own = labels_of_one(world, namespace);
         let mut spec = json!({"minAvailable": 1});
         if world.dice.chance(0.95) {
             spec["selector"] = selector(&mut world.dice, &own);
         }
-        let mut status = json!({"disruptionsAllowed": world.dice.few(0..=3), "currentHealthy": 3, "desiredHealthy": 1, "expectedPods": 3});
-        let victim = world
-            .list("pods")
-            .iter()
-            .find(|pod| pod["metadata"]["namespace"] == namespace)
-            .map(|pod| pod["metadata"]["name"].clone());
-        if let Some(Value::String(victim)) = victim
-            && world.dice.chance(0.2)
-        {
-            status["disruptedPods"] = json!({victim: "2026-02-01T00:00:00Z"});
+        let mut status = json!({"disruptionsAllowed": world.dice.few(0..=2), "currentHealthy": 3, "desiredHealthy": 1, "expectedPods": 3});
+        if world.dice.chance(0.3) {
+            let in_namespace = |pod: &&Value| pod["metadata"]["namespace"] == namespace;
+            let names = world
+                .list("pods")
+                .iter()
+                .filter(in_namespace)
+                .take(8)
+                .filter_map(|pod| pod["metadata"]["name"].as_str());
+            let disrupted: Map<String, Value> =
+                names.map(|name| (name.to_owned(), json!("2026-02-01T00:00:00Z"))).collect();
+            status["disruptedPods"] = Value::Object(disrupted);
         }
         let budget = json!({"metadata": metadata(namespace, &format!("b{index}"), json!({})), "spec": spec, "status": status});
         world.add("podDisruptionBudgets", budget);

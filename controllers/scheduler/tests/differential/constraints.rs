@@ -197,8 +197,8 @@ fn spread_constraint(dice: &mut Dice, own: &Map<String, Value>) -> Value {
     if dice.chance(0.97) {
         constraint["labelSelector"] = selector(dice, own);
     }
-    if hard && dice.chance(0.25) {
-        constraint["minDomains"] = json!(dice.number(1..=5));
+    if hard && dice.chance(0.4) {
+        constraint["minDomains"] = json!(dice.number(2..=6));
     }
     for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
         if dice.chance(0.35) {
@@ -209,7 +209,7 @@ fn spread_constraint(dice: &mut Dice, own: &Map<String, Value>) -> Value {
     if constraint["labelSelector"].is_object() && !used && dice.chance(0.25) {
         let keys = ["ver"];
         constraint["matchLabelKeys"] = json!(keys);
-        if dice.chance(0.9) {
+        if dice.chance(0.6) {
             merge_keys(&mut constraint["labelSelector"], own, &keys, "In");
         }
     }

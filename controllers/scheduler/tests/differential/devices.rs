@@ -43,7 +43,7 @@ fn add_classes(world: &mut World) {
         if !expression.is_empty() {
             spec["selectors"] = json!([{"cel": {"expression": expression}}]);
         }
-        if name == "gpu" && world.dice.chance(world.weights.beta_devices) {
+        if name == "gpu" && world.dice.chance(world.weights.beta_devices * 2.0) {
             spec["extendedResourceName"] = json!(BACKED);
         }
         world.add("deviceClasses", json!({"metadata": {"name": name}, "spec": spec}));
@@ -52,7 +52,7 @@ fn add_classes(world: &mut World) {
 
 fn add_node_pool(world: &mut World, index: usize) {
     let node = world.nodes[index].name.clone();
-    let driver = world.dice.pick(&["gpu.example.com", "gpu.example.com", "nic.example.com"]);
+    let driver = world.dice.pick(&DRIVERS);
     let beta = world.weights.beta_devices;
     let place = json!({"nodeName": node});
     if driver == DRIVERS[0] && world.dice.chance(0.2) {
@@ -112,12 +112,12 @@ fn device(dice: &mut Dice, driver: &str, number: i64, beta: f64) -> Value {
     } else {
         device["attributes"] = json!({"speed": {"int": dice.pick(&["10", "100"]).parse::<i64>().unwrap_or(0)}, "example.com/numa": {"int": dice.number(0..=1)}});
     }
-    if dice.chance(beta * 0.25) {
+    if dice.chance(beta * 0.4) {
         let effect = dice.pick(&["NoSchedule", "NoExecute", "None"]);
         device["taints"] =
             json!([{"key": "broken", "value": "yes", "effect": effect, "timeAdded": "2026-01-01T00:00:00Z"}]);
     }
-    if dice.chance(beta * 0.3) && driver == DRIVERS[1] {
+    if dice.chance(beta) && driver == DRIVERS[1] {
         device["allowMultipleAllocations"] = json!(true);
         let policy = if dice.chance(0.5) {
             json!({"default": "10", "validRange": {"min": "5", "max": "60", "step": "5"}})
@@ -187,7 +187,7 @@ fn add_shared_pool(world: &mut World) {
 
 /// Adds claims to a pod.
 pub fn add_to_pod(world: &mut World, pod: &mut Value, to_schedule: bool) {
-    if to_schedule && world.dice.chance(world.weights.beta_devices * 0.3) {
+    if to_schedule && world.dice.chance(world.weights.beta_devices * 0.5) {
         let name = world.dice.pick(&[BACKED, "deviceclass.resource.kubernetes.io/gpu"]);
         let quantity = json!(world.dice.number(1..=2).to_string());
         if pod["spec"]["resources"].is_null() {
@@ -292,7 +292,7 @@ fn exact(dice: &mut Dice, beta: f64) -> Value {
     if dice.chance(beta * 0.3) {
         request["tolerations"] = json!([{"key": "broken", "operator": "Exists"}]);
     }
-    if dice.chance(beta * 0.3) && class == "nic" {
+    if dice.chance(beta) && class == "nic" {
         request["capacity"] = json!({"requests": {"bandwidth": dice.pick(&["10", "12", "25", "70"])}});
     }
     request

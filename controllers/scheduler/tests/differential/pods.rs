@@ -65,7 +65,7 @@ pub fn add_placed(world: &mut World) {
         world.add("pods", pod);
     }
     if world.dice.chance(world.weights.nominated) {
-        for _ in 0..world.dice.few(1..=4) {
+        for _ in 0..world.dice.number(1..=6) {
             add_nominated(world);
         }
     }
@@ -117,8 +117,11 @@ fn pod_on(world: &mut World, node: &str, size: Size) -> Value {
 fn add_nominated(world: &mut World) {
     let index = world.node();
     let name = world.nodes[index].name.clone();
-    let size = Size { cpu: world.dice.number(1..=20) * 100, memory: world.dice.number(50..=2000) };
-    let mut pod = bare_pod(world, size, "nom", 0.4);
+    let size = Size { cpu: world.dice.number(1..=40) * 100, memory: world.dice.number(50..=5000) };
+    let mut pod = bare_pod(world, size, "nom", 0.6);
+    if world.dice.chance(0.7) {
+        pod["spec"]["priority"] = json!(world.dice.number(5..=13) * 10);
+    }
     pod["status"]["phase"] = json!("Pending");
     pod["status"]["nominatedNodeName"] = json!(name);
     world.add("pods", pod);
@@ -139,7 +142,7 @@ pub fn pod_to_schedule(world: &mut World) -> Value {
     if tight {
         pod["spec"]["priority"] = json!(world.dice.number(3..=12) * 10);
     }
-    if world.dice.chance(world.weights.nominated * 0.5) {
+    if world.dice.chance(world.weights.nominated * 0.6) {
         let index = world.node();
         pod["status"]["nominatedNodeName"] = json!(world.nodes[index].name);
     }
@@ -147,7 +150,36 @@ pub fn pod_to_schedule(world: &mut World) -> Value {
         let index = world.node();
         pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": world.nodes[index].name});
     }
+    if world.dice.chance(world.weights.owners) {
+        add_selecting(world, &mut pod);
+    }
     pod
+}
+
+/// Adds a service or a controller that selects a pod.
+fn add_selecting(world: &mut World, pod: &mut Value) {
+    let Some(labels) = pod["metadata"]["labels"].as_object().filter(|labels| !labels.is_empty()).cloned()
+    else {
+        return;
+    };
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    let chosen = labels.iter().nth(world.dice.index(labels.len())).map(|(key, value)| json!({key: value}));
+    let metadata = metadata(&namespace, "own", json!({}));
+    if world.dice.chance(0.5) {
+        let service = json!({"metadata": metadata, "spec": {"selector": chosen, "ports": [{"port": 80}]}});
+        world.add("services", service);
+        return;
+    }
+    let (list, kind, version) = match world.dice.number(0..=2) {
+        0 => ("replicaSets", "ReplicaSet", "apps/v1"),
+        1 => ("statefulSets", "StatefulSet", "apps/v1"),
+        _ => ("replicationControllers", "ReplicationController", "v1"),
+    };
+    let selector =
+        if kind == "ReplicationController" { json!(chosen) } else { json!({"matchLabels": chosen}) };
+    world.add(list, json!({"metadata": metadata, "spec": {"selector": selector}}));
+    pod["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": version, "kind": kind, "name": "own", "uid": "uid-own", "controller": true}]);
 }
 
 /// Returns a pod that is nowhere yet; `rate` scales the probability of its features.

@@ -235,7 +235,7 @@ fn bound_claim(world: &mut World, namespace: &str, name: &str, node: Option<&str
     if world.dice.chance(0.97) {
         world.add("persistentVolumes", pv);
     }
-    if world.dice.chance(0.15) {
+    if world.dice.chance(0.4) {
         let attached = node.map_or_else(|| world.nodes[0].name.clone(), str::to_owned);
         let attachment = json!({
             "metadata": {"name": format!("va-{volume}")},
@@ -336,7 +336,7 @@ fn add_candidates(world: &mut World, claim: &Value, class: &str) {
                 pv["spec"]["claimRef"] =
                     json!({"kind": "PersistentVolumeClaim", "namespace": "ns0", "name": "other"})
             }
-            4 => {
+            4 | 5 => {
                 let metadata = &claim["metadata"];
                 let taken = world
                     .list("persistentVolumes")

@@ -83,7 +83,15 @@ impl Weights {
         Some(match family {
             "plain" => plain,
             "affinity" => Self { affinity: 0.9, ..quiet },
-            "spread" => Self { spread: 0.85, pods: 6, owners: 0.8, terminating: 0.2, ..quiet },
+            "spread" => Self {
+                spread: 0.7,
+                pods: 6,
+                owners: 0.8,
+                node_affinity: 0.5,
+                taints: 0.3,
+                terminating: 0.2,
+                ..quiet
+            },
             "volumes" => Self { volumes: 0.95, pods: 3, ..quiet },
             "devices" => Self { devices: 0.95, beta_devices: 0.4, pods: 2, ..quiet },
             "preemption" => Self {

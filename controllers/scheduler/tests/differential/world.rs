@@ -136,7 +136,21 @@ impl World {
         if let Some(config) = config {
             case.insert("config".to_owned(), config);
         }
-        Value::Object(case)
+        let mut case = Value::Object(case);
+        remove_nulls(&mut case);
+        case
+    }
+}
+
+/// Removes fields without a value, which stored objects do not have.
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(values) => values.iter_mut().for_each(remove_nulls),
+        _ => {}
     }
 }
 

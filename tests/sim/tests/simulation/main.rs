@@ -6,5 +6,6 @@ mod crashes;
 mod daemons;
 mod faults;
 mod nodes;
+mod policies;
 mod repeat;
 mod rollout;

@@ -5,15 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, Fault, Line, begin, labelled, names, object, post, selector};
+use super::{Cluster, Failure, Fault, Line, begin, labelled, names, object, post, selector};
 use crate::testing::ambient;
 use crate::testing::api::FakeApi;
 
 const APPS: &str = "/apis/apps/v1/namespaces/ns";
 const JOBS: &str = "/apis/batch/v1/namespaces/ns/jobs";
 const GOOD: usize = 10;
+const CONTROLLERS: [&str; 3] = ["deployment-controller", "replicaset-controller", "job-controller"];
 /// Time that each request takes.
 const LATENCY: Duration = Duration::from_millis(50);
+/// Seconds that a request takes that hangs.
+const HANGS: u64 = 60;
 
 /// Returns the number of broken objects: `BROKEN_OBJECTS`, or as many as a debug build handles in a few seconds.
 fn broken() -> usize {
@@ -30,11 +33,15 @@ fn workload(name: &str, further: &Value) -> Value {
     object
 }
 
+/// Returns the fields of a Job with one pod.
+fn job() -> Value {
+    json!({"completions": 1, "parallelism": 1, "backoffLimit": 6})
+}
+
 /// Creates broken objects of all sorts. The API refuses everything that is written for those named `bad`.
 async fn break_much(api: &FakeApi, count: usize) {
     let bogus =
         json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Bogus", "values": ["x"]}]}});
-    let job = json!({"completions": 1, "parallelism": 1, "backoffLimit": 6});
     let client = api.client();
     for number in 0..count / 5 {
         for (path, name, further) in [
@@ -43,11 +50,27 @@ async fn break_much(api: &FakeApi, count: usize) {
             (format!("{APPS}/deployments"), "bad", json!({})),
             (format!("{APPS}/replicasets"), "bogus", bogus.clone()),
             (format!("{APPS}/replicasets"), "bad", json!({})),
-            (JOBS.to_owned(), "bad", job.clone()),
+            (JOBS.to_owned(), "bad", job()),
         ] {
             post(&client, &path, &workload(&format!("{name}-{number}"), &further)).await;
         }
     }
+}
+
+/// Creates Deployments and Jobs that are in order, with names that begin with `prefix`; returns the time until all of
+/// them have pods.
+async fn time_of_the_good(cluster: &Cluster, prefix: &str) -> Duration {
+    let begun = Instant::now();
+    for number in 0..GOOD {
+        let (path, name) = (format!("{APPS}/deployments"), format!("{prefix}-{number}"));
+        post(&cluster.client, &path, &workload(&name, &json!({}))).await;
+        post(&cluster.client, JOBS, &workload(&format!("{prefix}-job-{number}"), &job())).await;
+    }
+    while names(&cluster.api, "pods", prefix).len() < 2 * GOOD {
+        tokio::time::sleep(LATENCY).await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", names(&cluster.api, "pods", prefix));
+    }
+    begun.elapsed()
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,28 +80,47 @@ async fn the_good_do_not_wait_for_the_retries_of_thousands_of_broken_objects() {
     let refused = Failure::Refused(403, "Forbidden", "admission webhook \"x\" denied the request: no");
     let fault = Fault { verbs: writes, names: "bad", ..Fault::of(refused, 0..1_000_000) };
     let line = Line::new(&api, vec![fault]).with_latency(LATENCY);
-    let controllers = ["deployment-controller", "replicaset-controller", "job-controller"];
     let count = broken();
-    let cluster = begin(&api, line.client(), ambient(), &controllers).await;
+    let cluster = begin(&api, line.client(), ambient(), &CONTROLLERS).await;
     break_much(&api, count).await;
     // Each has failed once by then: a fifth are Deployments, for each of which three of 320 requests a second are sent.
     let settled = 2 + u64::try_from(count).unwrap() / 400;
     line.until(settled).await;
-    let (begun, before) = (Instant::now(), line.asked(0..u64::MAX).len());
-    let job = json!({"completions": 1, "parallelism": 1, "backoffLimit": 6});
-    for number in 0..GOOD {
-        let name = format!("good-{number}");
-        post(&cluster.client, &format!("{APPS}/deployments"), &workload(&name, &json!({}))).await;
-        post(&cluster.client, JOBS, &workload(&format!("good-job-{number}"), &job)).await;
-    }
-    while names(&api, "pods", "good").len() < 2 * GOOD {
-        tokio::time::sleep(LATENCY).await;
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", names(&api, "pods", "good"));
-    }
-    let (took, asked) = (begun.elapsed(), line.asked(0..u64::MAX).split_off(before));
+    let before = line.asked(0..u64::MAX).len();
+    let took = time_of_the_good(&cluster, "good").await;
+    let asked = line.asked(0..u64::MAX).split_off(before);
     // Four steps, each as long as a request or two.
     assert!(took <= 30 * LATENCY, "{count} broken: {took:?}, {} requests, {before} before", asked.len());
     assert!(names(&api, "pods", "").len() == 2 * GOOD, "a broken object has pods");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_good_do_not_wait_for_thousands_of_objects_at_which_each_attempt_hangs() {
+    let api = FakeApi::new();
+    let writes = &["create", "update", "patch", "delete"];
+    let fault = Fault { verbs: writes, names: "bad", ..Fault::of(Failure::Hangs(HANGS), 0..1_000_000_000) };
+    let line = Line::new(&api, vec![fault]).with_latency(LATENCY);
+    let count = broken();
+    let cluster = begin(&api, line.client(), ambient(), &CONTROLLERS).await;
+    for number in 0..count / 3 {
+        let name = format!("bad-{number}");
+        for (path, further) in [
+            (format!("{APPS}/deployments"), json!({})),
+            (format!("{APPS}/replicasets"), json!({})),
+            (JOBS.to_owned(), job()),
+        ] {
+            post(&cluster.client, &path, &workload(&name, &further)).await;
+        }
+    }
+    // Each has failed once by then: twelve of the 16 workers of a controller try each for the first time, and an attempt
+    // has two requests that hang. All attempts of one round take longer than any pause between them.
+    let settled = 4 * HANGS * u64::try_from(count / 3).unwrap() / 16;
+    for (round, prefix) in (0..).zip(["good-a", "good-b", "good-c"]) {
+        line.until(settled + 777 * round).await;
+        let took = time_of_the_good(&cluster, prefix).await;
+        assert!(took <= 30 * LATENCY, "{count} hang: {took:?}");
+    }
+    assert!(names(&api, "pods", "bad").is_empty(), "a broken object has pods");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 //!
 //! Each test is a table of [`Fault`]s and of what holds. Time is virtual, so that nothing depends on the machine.
 //! `BROKEN_OBJECTS=10000 cargo test -p controllers-manager --lib bad_days::crowds` measures the good among as many
-//! broken objects; by default there are 2,000.
+//! broken objects, or objects at which attempts hang; by default there are 2,000.
 
 mod clocks;
 mod crowds;
@@ -27,7 +27,7 @@ use crate::testing::faults::{Asked, Failure, Fault, Line};
 use crate::{Config, Metrics, select};
 
 /// Starts these controllers with a client of a line; the test has another client, without faults.
-async fn begin(api: &FakeApi, client: Client, ambient: Ambient, controllers: &[&str]) -> Cluster {
+pub(super) async fn begin(api: &FakeApi, client: Client, ambient: Ambient, controllers: &[&str]) -> Cluster {
     let shutdown = CancellationToken::new();
     let informers = Informers::new(client, ambient.clone(), shutdown.clone());
     let metrics = Metrics::default();

@@ -60,7 +60,7 @@ impl NodeVolumes {
     }
 }
 
-/// What is known of a node's volumes.
+/// Everything that is known of a node's volumes.
 #[derive(Debug, Default)]
 pub(super) struct OnNode {
     /// The node's name.

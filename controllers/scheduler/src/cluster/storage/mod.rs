@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
-use apiserver_meta::uid::Uid;
 use apiserver_meta::volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
@@ -49,7 +48,7 @@ pub struct Storage {
     /// Keys of `capacities` by class.
     capacities_of: BTreeMap<String, BTreeSet<ObjectKey>>,
     attachments: Attachments,
-    /// Who uses each claim.
+    /// The users of each claim.
     users: BTreeMap<ObjectKey, Users>,
     /// By index of the node.
     nodes: Vec<OnNode>,
@@ -78,7 +77,7 @@ pub fn not_found(resource: &str, name: &str) -> String {
 pub fn is_for_pod(claim: &PersistentVolumeClaim, pod: &PodInfo) -> Result<(), String> {
     let mut owners = claim.metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true));
-    if controller.is_some_and(|owner| Uid::from(owner.uid.as_str()) == pod.uid) {
+    if controller.is_some_and(|owner| pod.uid == *owner.uid) {
         return Ok(());
     }
     let (claim, pod) = (ObjectKey::of(claim), pod.key());

@@ -16,7 +16,7 @@ use super::{Candidates, Storage, is_for_pod, not_found};
 use crate::cluster::Node;
 use crate::pod::PodInfo;
 
-/// Why claims exclude a node, in the order in which Kubernetes lists the reasons.
+/// Reasons of claims against a node, in the order in which Kubernetes lists the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflict {
     /// A volume that a claim is bound to cannot be used on the node.
@@ -79,7 +79,7 @@ struct Delayed<'a> {
     making: Making<'a>,
 }
 
-/// Where a volume can be made for a claim.
+/// The places where a volume can be made for a claim.
 #[derive(Debug)]
 enum Making<'a> {
     Fails(String),
@@ -94,7 +94,7 @@ struct Room<'a> {
     by_label: ByLabel<'a>,
 }
 
-/// What a pod's claims get on a node.
+/// The volumes that a pod's claims get on a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reserved {
     /// Claims with the volume that each gets.

@@ -1,5 +1,6 @@
 //! Volumes that claims can have: the free ones by class, and those that are reserved for a claim.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -42,9 +43,9 @@ impl Pool {
     }
 }
 
-fn remove<K: Ord + Clone, Q: Ord + ?Sized>(sets: &mut BTreeMap<K, BTreeSet<String>>, key: &Q, name: &str)
+fn remove<K, Q: Ord + ?Sized>(sets: &mut BTreeMap<K, BTreeSet<String>>, key: &Q, name: &str)
 where
-    K: std::borrow::Borrow<Q>,
+    K: Ord + Borrow<Q>,
 {
     if let Some(set) = sets.get_mut(key) {
         set.remove(name);

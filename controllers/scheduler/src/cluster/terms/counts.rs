@@ -1,4 +1,4 @@
-//! How many pods that selectors match are on each node.
+//! Numbers of pods on each node that selectors match.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::limits;
 use crate::pod::PodInfo;
 use crate::selector::Selector;
 
-/// Which pods are counted.
+/// Selection of the pods that are counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CountKey {
     /// A pod matches all of them.
@@ -27,7 +27,7 @@ pub struct Clause {
     pub selector: Arc<Selector>,
 }
 
-/// Which of the matching pods are counted.
+/// Rule by which matching pods are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// All, as for affinity.

@@ -1,22 +1,22 @@
-//! What terms of placed pods mean for the pods that they match.
+//! Terms of placed pods, summed up for the pods that they match.
 
 use std::sync::Arc;
 
 use super::held::{HeldTerm, Kind};
 
-/// What some terms of placed pods say of each domain.
+/// Some terms of placed pods, summed up by domain.
 #[derive(Clone, Debug, Default)]
 pub struct Exposure {
     keys: Vec<(Arc<str>, Pressure)>,
     /// Number of required anti-affinity terms that count, each once for every pod that has it.
     anti: i64,
-    /// The same of required affinity terms.
+    /// Number of required affinity terms, counted likewise.
     hard: i64,
-    /// The same of preferred terms.
+    /// Number of preferred terms, counted likewise.
     soft: i64,
 }
 
-/// What terms say of the domains of one topology key. Domains beyond the end of a list have 0.
+/// Sums of terms in the domains of one topology key. Domains beyond the end of a list have 0.
 #[derive(Clone, Debug, Default)]
 pub struct Pressure {
     /// Number of required anti-affinity terms, by domain.

@@ -11,8 +11,6 @@ mod held;
 mod namespaces;
 mod owners;
 mod partition;
-#[cfg(test)]
-mod tests;
 mod topology;
 
 use std::borrow::Cow;
@@ -156,7 +154,7 @@ impl Terms {
     }
 }
 
-/// What is handed in for spreading and inter-pod affinity.
+/// Objects that spreading and inter-pod affinity read.
 impl Cluster {
     /// Sets the labels of a namespace; `None` if it is gone.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {

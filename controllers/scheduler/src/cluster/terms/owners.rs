@@ -23,13 +23,16 @@ struct InNamespace {
     services: BTreeMap<String, Labels>,
     controllers: BTreeMap<(Owner, String), Controlled>,
     /// Selectors by labels and controller of the pods; emptied with each change.
-    found: BTreeMap<Arc<Labels>, BTreeMap<Option<(Owner, String)>, Option<Arc<Selector>>>>,
+    found: BTreeMap<Arc<Labels>, ByOwner>,
 }
+
+/// Selectors by kind and name of the controller, if there is one.
+type ByOwner = BTreeMap<Option<(Owner, String)>, Option<Arc<Selector>>>;
 
 /// The selector of a controller.
 #[derive(Debug)]
 enum Controlled {
-    /// That of a ReplicationController, whose values take the place of those of Services.
+    /// The selector of a ReplicationController, whose values take the place of those of Services.
     Labels(Labels),
     Selector(Selector),
 }

@@ -1,4 +1,4 @@
-//! How the nodes that a constraint of topology spreading counts are divided among domains.
+//! Division of the nodes that a constraint of topology spreading counts among domains.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::cluster::{NodeFacts, NodeId, Position};
 use crate::limits;
 use crate::pod::{PodInfo, PodSpec, SpecId};
 
-/// Which nodes are counted, and by which topology key they are divided.
+/// Rule by which nodes are counted, and the topology key by which they are divided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PartitionKey {
     key: Arc<str>,

@@ -1,4 +1,4 @@
-//! Which domain of each topology key every node is in.
+//! Domains of the nodes by topology key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -46,13 +46,13 @@ impl Key {
     }
 
     /// Returns a number that is greater than each domain.
-    pub fn len(&self) -> usize {
+    pub fn end(&self) -> usize {
         self.domains.len()
     }
 
     /// Returns the sums of a column, which is by index of the node, over the nodes of each domain.
     pub fn sums(&self, column: &[i32]) -> Vec<i32> {
-        let mut sums = vec![0; self.len()];
+        let mut sums = vec![0; self.end()];
         for (domain, count) in self.of.iter().zip(column) {
             sums[*domain as usize] += count;
         }

@@ -43,7 +43,7 @@ impl<'a> Prepared<'a> {
         let key = terms.key(&constraint.key);
         let partition =
             terms.partition(&chosen.partition_key(pod, required), pod, constraint.honors_affinity);
-        let pods = partition.sums(&terms.count(&chosen.count_key(pod)), key.len());
+        let pods = partition.sums(&terms.count(&chosen.count_key(pod)), key.end());
         let too_few = i64::try_from(partition.known()).is_ok_and(|known| known < constraint.min_domains);
         let domains = pods.iter().zip(0_u32..).skip(FIRST as usize);
         let least = domains.filter(|(_, domain)| partition.is_known(*domain)).map(|(pods, _)| *pods).min();

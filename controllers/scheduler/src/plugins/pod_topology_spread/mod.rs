@@ -44,7 +44,7 @@ struct Chosen<'a> {
     selector: Arc<Selector>,
 }
 
-/// Which constraints of a pod.
+/// Kind of constraints of a pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     /// `DoNotSchedule`.

@@ -37,7 +37,7 @@ pub fn score(
             pod,
             chosen.constraint.honors_affinity,
         );
-        let mut sums = partition.sums(&pods, key.len());
+        let mut sums = partition.sums(&pods, key.end());
         let mut seen = vec![false; sums.len()];
         nodes.for_each(|id| seen[key.of(id) as usize] = true);
         if let Some(empty) = key.domain("") {
