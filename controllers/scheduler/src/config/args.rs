@@ -1,15 +1,17 @@
 //! Arguments of plugins: read, filled up with defaults, and validated as kube-scheduler does.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use apiserver_meta::period::Period;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::document::{self, API_VERSION};
 use super::problems::Problems;
 use crate::plugins::{
-    BalancedAllocationArgs, FitArgs, InterPodAffinityArgs, NodeAffinityArgs, PodTopologySpreadArgs,
-    ResourceWeight, ShapePoint, Strategy, default_resources,
+    BalancedAllocationArgs, DynamicResourcesArgs, FitArgs, InterPodAffinityArgs, NodeAffinityArgs,
+    PodTopologySpreadArgs, ResourceWeight, ShapePoint, Strategy, default_resources,
 };
 use crate::preemption::PreemptionArgs;
 
@@ -217,4 +219,24 @@ fn shape(points: &[document::Point], problems: &mut Problems) -> Vec<ShapePoint>
         problems.check(in_range, format_args!("[{index}].score"), "not in valid range [0, 10]");
     }
     points.iter().map(|point| ShapePoint { utilization: point.utilization, score: point.score }).collect()
+}
+
+pub(super) fn dynamic_resources(args: &Value, problems: &mut Problems) -> DynamicResourcesArgs {
+    let args: document::DynamicResourcesArgs = read("DynamicResourcesArgs", args, problems);
+    let default = DynamicResourcesArgs::default();
+    let mut time = |field: &str, given: Option<Period>, default: Duration, least: i64, rule: &str| {
+        problems.check(given.is_none_or(|given| given >= Period::seconds(least)), field, rule);
+        given.and_then(Period::duration).unwrap_or(default)
+    };
+    let (filter, binding) = (args.filter_timeout, args.binding_timeout);
+    DynamicResourcesArgs {
+        filter_timeout: time("filterTimeout", filter, default.filter_timeout, 0, "must be zero or positive"),
+        binding_timeout: time(
+            "bindingTimeout",
+            binding,
+            default.binding_timeout,
+            1,
+            "must be at least 1 second",
+        ),
+    }
 }

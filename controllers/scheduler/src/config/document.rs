@@ -1,5 +1,6 @@
 //! `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, as it is written.
 
+use apiserver_meta::period::Period;
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde::Deserialize;
 use serde_json::Value;
@@ -237,6 +238,6 @@ pub(super) struct NodeAffinityArgs {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct DynamicResourcesArgs {
-    pub filter_timeout: Option<String>,
-    pub binding_timeout: Option<String>,
+    pub filter_timeout: Option<Period>,
+    pub binding_timeout: Option<Period>,
 }

@@ -6,9 +6,10 @@ use super::args;
 use super::problems::Problems;
 use crate::framework::Plugin;
 use crate::plugins::{
-    DefaultPreemption, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures, NodeName,
-    NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable, NodeVolumeLimits,
-    PodTopologySpread, SchedulingGates, TaintToleration, VolumeBinding, VolumeRestrictions, VolumeZone,
+    DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures,
+    NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable,
+    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeBinding, VolumeRestrictions,
+    VolumeZone,
 };
 
 /// Extension points that a profile can list plugins for.
@@ -70,6 +71,20 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("InterPodAffinity", 2, SCORES, |of, to| {
         Box::new(InterPodAffinity::new(args::inter_pod_affinity(of, to)))
     }),
+    entry(
+        "DynamicResources",
+        2,
+        &[
+            Point::PreEnqueue,
+            Point::PreFilter,
+            Point::Filter,
+            Point::PostFilter,
+            Point::Score,
+            Point::Reserve,
+            Point::PreBind,
+        ],
+        |of, to| Box::new(DynamicResources(args::dynamic_resources(of, to))),
+    ),
     entry("DefaultPreemption", 0, &[Point::PreEnqueue, Point::PostFilter], |of, to| {
         Box::new(DefaultPreemption(args::preemption(of, to)))
     }),

@@ -1,7 +1,7 @@
 //! What is done for a pod that fits nowhere.
 
 use super::diagnosis::Diagnosis;
-use super::plugin::PreBind;
+use super::plugin::{Code, PreBind};
 use super::profile::Profile;
 use crate::cluster::Cluster;
 use crate::pod::PodInfo;
@@ -29,6 +29,11 @@ pub fn post_filter(
     for &index in &profile.post_filter {
         let plugin = profile.plugin(index);
         if let Some(found) = plugin.post_filter(pod, cluster) {
+            if !has_prepared(profile, index, diagnosis) {
+                // kube-scheduler's plugins lack what PreFilter leaves for them then, say so, and end the search.
+                messages.push("not found".to_owned());
+                break;
+            }
             messages.push(found.message.to_owned());
             remedy.plans.extend(found.plan);
         }
@@ -47,4 +52,16 @@ pub fn post_filter(
     }
     diagnosis.post_filter = messages;
     remedy
+}
+
+/// Returns `false` if the PreFilter of another plugin has refused the pod for good before a plugin came to its own.
+fn has_prepared(profile: &Profile, index: usize, diagnosis: &Diagnosis) -> bool {
+    let Some(refusal) = diagnosis.pre_filter.as_ref().filter(|refusal| refusal.code != Code::Unschedulable)
+    else {
+        return true;
+    };
+    let own = profile.pre_filter.iter().position(|other| *other == index);
+    let refusing =
+        profile.pre_filter.iter().position(|other| profile.plugin(*other).name() == refusal.plugin);
+    own.is_none() || refusing >= own
 }

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod default_preemption;
+mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -21,6 +22,7 @@ mod volume_zone;
 
 pub use self::allocation::{ResourceWeight, default_resources};
 pub use self::default_preemption::DefaultPreemption;
+pub use self::dynamic_resources::{DynamicResources, DynamicResourcesArgs};
 pub use self::image_locality::ImageLocality;
 pub use self::inter_pod_affinity::{InterPodAffinity, InterPodAffinityArgs};
 pub use self::node_affinity::{NodeAffinity, NodeAffinityArgs};
