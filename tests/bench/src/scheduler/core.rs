@@ -32,7 +32,7 @@ pub const CHURN_EVERY: usize = 32;
 /// Number of attempts whose latency is measured.
 const ATTEMPTS: usize = 200;
 
-/// What the loop owns.
+/// The state of the loop, which one task owns elsewhere.
 pub struct Core {
     profiles: Arc<[Profile]>,
     cluster: Cluster,
