@@ -32,7 +32,7 @@ pub const CHURN_EVERY: usize = 32;
 /// Number of attempts whose latency is measured.
 const ATTEMPTS: usize = 200;
 
-/// What the loop owns.
+/// The state of the loop, which one task owns elsewhere.
 pub struct Core {
     profiles: Arc<[Profile]>,
     cluster: Cluster,
@@ -322,7 +322,7 @@ mod tests {
     use crate::scheduler::workloads;
 
     #[test]
-    fn each_workload_places_all_its_pods_in_a_tenth_of_a_hundredth() {
+    fn each_workload_places_all_its_pods_at_a_hundredth_of_its_size() {
         for workload in workloads::all() {
             let small = workload.of_size(workload.nodes / 100);
             let figures = measure(&small).unwrap_or_else(|error| panic!("{}: {error:#}", small.name));
