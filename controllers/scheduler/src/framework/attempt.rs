@@ -181,10 +181,10 @@ pub fn find_feasible(
     if cluster.is_empty() {
         return Err(diagnosis);
     }
-    if nominated_first == NominatedFirst::Yes {
-        if let Some(id) = fitting_nominated(profile, pod, cluster) {
-            return Ok(Feasible { nodes: vec![id], evaluated: 1 });
-        }
+    if nominated_first == NominatedFirst::Yes
+        && let Some(id) = fitting_nominated(profile, pod, cluster)
+    {
+        return Ok(Feasible { nodes: vec![id], evaluated: 1 });
     }
     let attempt = match Attempt::prepare(profile, pod, cluster) {
         Ok(attempt) => attempt,

@@ -169,17 +169,17 @@ fn victims_on(
     potential.iter().for_each(|other| probe.remove(other));
     probe.fits()?;
     let mut victims = Vec::new();
-    let mut spare = |other: &Arc<PodInfo>| {
+    let mut violations = 0;
+    for (other, is_protected) in
+        protected.iter().map(|pod| (pod, true)).chain(free.iter().map(|pod| (pod, false)))
+    {
         probe.add(other);
-        let fits = probe.fits().is_ok();
-        if !fits {
+        if probe.fits().is_err() {
             probe.remove(other);
             victims.push(Arc::clone(other));
+            violations += usize::from(is_protected);
         }
-        fits
-    };
-    let violations = protected.iter().filter(|other| !spare(other)).count();
-    free.iter().for_each(|other| drop(spare(other)));
+    }
     if victims.is_empty() {
         return Err(Refusal::new(Code::Error, "expected at least one victim pod on the node"));
     }

@@ -164,26 +164,57 @@ impl Scheduler {
     }
 
     fn apply_fact(&mut self, fact: Fact) {
-        let storage = &mut self.cluster.storage;
         match fact {
             Fact::Budget(key, budget) => self.cluster.budgets.set(key, budget),
+            Fact::Namespace(key, new) => self.set_namespace(key.name, new),
+            Fact::Service(key, new) => {
+                let selector = new.and_then(|service| service.spec.as_ref()?.selector.clone());
+                self.cluster.set_service(&key.namespace, &key.name, selector);
+            }
+            Fact::ReplicationController(key, new) => {
+                let selector = new
+                    .map(|set| set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default());
+                self.cluster.set_replication_controller(&key.namespace, &key.name, selector);
+            }
+            Fact::ReplicaSet(key, new) => {
+                let selector = |set: Arc<ReplicaSet>| {
+                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
+                };
+                let selector = new.and_then(selector);
+                self.cluster.set_controller(Owner::ReplicaSet, &key.namespace, &key.name, selector);
+            }
+            Fact::StatefulSet(key, new) => {
+                let selector = |set: Arc<StatefulSet>| {
+                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
+                };
+                let selector = new.and_then(selector);
+                self.cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector);
+            }
+            Fact::DeviceClass(key, new) => {
+                let old = self.cluster.device_classes.get(&key.name).cloned();
+                match &new {
+                    Some(class) => self.cluster.device_classes.set(Arc::clone(class)),
+                    None => self.cluster.device_classes.remove(&key.name),
+                }
+                self.changed(Resource::DeviceClass, old.as_ref(), new.as_ref(), Change::DeviceClass);
+            }
+            fact => self.apply_storage(fact),
+        }
+    }
+
+    /// Applies a change of volumes and of what decides about them.
+    fn apply_storage(&mut self, fact: Fact) {
+        let storage = &mut self.cluster.storage;
+        match fact {
             Fact::Claim(key, new) => {
                 let old = storage.set_claim(&key, new.clone());
-                self.changed(
-                    Resource::PersistentVolumeClaim,
-                    old.as_ref(),
-                    new.as_ref(),
-                    Change::PersistentVolumeClaim,
-                );
+                let resource = Resource::PersistentVolumeClaim;
+                self.changed(resource, old.as_ref(), new.as_ref(), Change::PersistentVolumeClaim);
             }
             Fact::Volume(key, new) => {
                 let old = storage.set_volume(&key.name, new.clone());
-                self.changed(
-                    Resource::PersistentVolume,
-                    old.as_ref(),
-                    new.as_ref(),
-                    Change::PersistentVolume,
-                );
+                let resource = Resource::PersistentVolume;
+                self.changed(resource, old.as_ref(), new.as_ref(), Change::PersistentVolume);
             }
             Fact::Class(key, new) => {
                 let old = storage.set_class(&key.name, new.clone());
@@ -199,55 +230,16 @@ impl Scheduler {
             }
             Fact::Capacity(key, new) => {
                 let old = storage.set_capacity(&key, new.clone());
-                self.changed(
-                    Resource::CsiStorageCapacity,
-                    old.as_ref(),
-                    new.as_ref(),
-                    Change::CsiStorageCapacity,
-                );
+                let resource = Resource::CsiStorageCapacity;
+                self.changed(resource, old.as_ref(), new.as_ref(), Change::CsiStorageCapacity);
             }
             Fact::Attachment(key, new) => {
                 let old = storage.set_attachment(&key.name, new.clone());
-                self.changed(
-                    Resource::VolumeAttachment,
-                    old.as_ref(),
-                    new.as_ref(),
-                    Change::VolumeAttachment,
-                );
+                let resource = Resource::VolumeAttachment;
+                self.changed(resource, old.as_ref(), new.as_ref(), Change::VolumeAttachment);
             }
-            Fact::Namespace(key, new) => self.set_namespace(key.name, new),
-            Fact::Service(key, new) => {
-                let selector = new.and_then(|service| service.spec.as_ref()?.selector.clone());
-                self.cluster.set_service(&key.namespace, &key.name, selector);
-            }
-            Fact::ReplicationController(key, new) => {
-                let selector = new
-                    .map(|set| set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default());
-                self.cluster.set_replication_controller(&key.namespace, &key.name, selector);
-            }
-            Fact::ReplicaSet(key, new) => {
-                let selector = |set: Arc<ReplicaSet>| {
-                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
-                };
-                self.cluster.set_controller(
-                    Owner::ReplicaSet,
-                    &key.namespace,
-                    &key.name,
-                    new.and_then(selector),
-                );
-            }
-            Fact::StatefulSet(key, new) => {
-                let selector = |set: Arc<StatefulSet>| {
-                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
-                };
-                self.cluster.set_controller(
-                    Owner::StatefulSet,
-                    &key.namespace,
-                    &key.name,
-                    new.and_then(selector),
-                );
-            }
-            Fact::DeviceClaim(..) | Fact::Slice(..) | Fact::DeviceClass(..) => {}
+            // The others are applied above.
+            _ => {}
         }
     }
 

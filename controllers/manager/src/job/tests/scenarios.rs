@@ -3,8 +3,8 @@
 use serde_json::{Value, from_value, json, to_value};
 
 use super::{Action, FINALIZER, job, name, sync_at};
-use crate::testing::merge::merge;
 use crate::testing::at;
+use crate::testing::merge::merge;
 use crate::testing::scenario::{Scene, again, check, status};
 
 /// Returns an object of the scene with what it leaves out.
