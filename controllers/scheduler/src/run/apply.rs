@@ -247,7 +247,20 @@ impl Scheduler {
                     new.and_then(selector),
                 );
             }
-            Fact::DeviceClaim(..) | Fact::Slice(..) | Fact::DeviceClass(..) => {}
+            Fact::DeviceClaim(key, new) => {
+                let old = self.cluster.devices.set_claim(&key, new.clone());
+                self.changed(Resource::ResourceClaim, old.as_ref(), new.as_ref(), Change::ResourceClaim);
+            }
+            Fact::DeviceClass(key, new) => {
+                let classes = &mut self.cluster.device_classes;
+                let old = classes.named(&key.name).cloned();
+                match &new {
+                    Some(new) => classes.set(Arc::clone(new)),
+                    None => classes.remove(&key.name),
+                }
+                self.changed(Resource::DeviceClass, old.as_ref(), new.as_ref(), Change::DeviceClass);
+            }
+            Fact::Slice(..) => {}
         }
     }
 

@@ -70,6 +70,7 @@ fn cluster(case: &Value) -> Cluster {
     }
     terms(case, &mut cluster);
     storage(case, &mut cluster);
+    devices(case, &mut cluster);
     for pod in all::<Pod>(case, "pods").map(PodInfo::parse).map(Arc::new) {
         match (&pod.node, &pod.nominated) {
             (Some(node), _) if !pod.is_finished => cluster.place(&pod, node),
@@ -114,6 +115,13 @@ fn terms(case: &Value, cluster: &mut Cluster) {
             new.and_then(|one| one.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector))));
         cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector);
     });
+}
+
+fn devices(case: &Value, cluster: &mut Cluster) {
+    each(case, "resourceClaims", |key, new| drop(cluster.devices.set_claim(&key, new)));
+    for class in all(case, "deviceClasses") {
+        cluster.device_classes.set(Arc::new(class));
+    }
 }
 
 fn storage(case: &Value, cluster: &mut Cluster) {
