@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use apiserver_client::{Cache, Change, Informers, Labels, ObjectKey, version_of};
 use apiserver_meta::uid::Uid;
@@ -17,7 +18,6 @@ pub use self::progress::Stuck;
 use self::progress::{State, Versions, is_done};
 use crate::cluster::NodeFacts;
 use crate::cluster::storage::{BuiltIn, migrates};
-use crate::limits;
 use crate::pod::PodInfo;
 
 mod progress;
@@ -32,6 +32,8 @@ pub struct VolumePlan {
     pub take: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
     /// Claims for which a volume is to be made; the node is annotated already.
     pub make: Vec<Arc<PersistentVolumeClaim>>,
+    /// Longest wait until all claims are bound.
+    pub timeout: Duration,
 }
 
 /// The claims of a pod could not be bound.
@@ -215,7 +217,7 @@ impl VolumeBinder {
             }
             Ok(())
         };
-        let bound = tokio::time::timeout(limits::VOLUMES_BOUND, bound).await;
+        let bound = tokio::time::timeout(plan.timeout, bound).await;
         bound.unwrap_or(Err(Stuck::Timeout)).map_err(VolumeError::Stuck)
     }
 

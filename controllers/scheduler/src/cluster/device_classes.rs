@@ -23,10 +23,6 @@ impl DeviceClasses {
         self.index();
     }
 
-    pub fn get(&self, name: &str) -> Option<&Arc<DeviceClass>> {
-        self.by_name.get(name)
-    }
-
     pub fn remove(&mut self, name: &str) {
         self.by_name.remove(name);
         self.index();

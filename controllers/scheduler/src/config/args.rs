@@ -11,7 +11,7 @@ use super::document::{self, API_VERSION};
 use super::problems::Problems;
 use crate::plugins::{
     BalancedAllocationArgs, DynamicResourcesArgs, FitArgs, InterPodAffinityArgs, NodeAffinityArgs,
-    PodTopologySpreadArgs, ResourceWeight, ShapePoint, Strategy, default_resources,
+    PodTopologySpreadArgs, ResourceWeight, ShapePoint, Strategy, VolumeBinding, default_resources,
 };
 use crate::preemption::PreemptionArgs;
 
@@ -122,6 +122,16 @@ pub(super) fn pod_topology_spread(args: &Value, problems: &mut Problems) -> PodT
             PodTopologySpreadArgs::System
         }
     }
+}
+
+pub(super) fn volume_binding(args: &Value, problems: &mut Problems) -> VolumeBinding {
+    let args: document::VolumeBindingArgs = read("VolumeBindingArgs", args, problems);
+    let off = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
+    problems.check(args.shape.is_none(), "shape", off);
+    let Some(seconds) = args.bind_timeout_seconds else { return VolumeBinding::default() };
+    let field = "bindTimeoutSeconds";
+    problems.check(seconds >= 0, field, "invalid BindTimeoutSeconds, should not be a negative value");
+    VolumeBinding { bind_timeout: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()) }
 }
 
 pub(super) fn balanced_allocation(args: &Value, problems: &mut Problems) -> BalancedAllocationArgs {

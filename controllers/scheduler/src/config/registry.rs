@@ -62,7 +62,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "VolumeBinding",
         0,
         &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score, Point::Reserve, Point::PreBind],
-        |_, _| Box::new(VolumeBinding),
+        |of, to| Box::new(args::volume_binding(of, to)),
     ),
     entry("VolumeZone", 0, FILTERS, |_, _| Box::new(VolumeZone)),
     entry("PodTopologySpread", 2, SCORES, |of, to| {

@@ -1,6 +1,7 @@
 //! `VolumeBinding`: the claims of a pod are bound to volumes that its node can use, or get such volumes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_client::{Labels, ObjectKey};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
@@ -12,13 +13,23 @@ use crate::cluster::{Cluster, Node, NodeId};
 use crate::framework::{
     Actions, Change, Code, Event, Hint, NodeFilter, Plugin, PreBind, PreFilter, Refusal, Resource, Versions,
 };
+use crate::limits;
 use crate::pod::PodInfo;
 
 #[cfg(test)]
 mod tests;
 
 /// The plugin `VolumeBinding`. It scores nothing: the gate StorageCapacityScoring is off.
-pub struct VolumeBinding;
+pub struct VolumeBinding {
+    /// Longest wait for the claims of a pod to be bound (`bindTimeoutSeconds`).
+    pub bind_timeout: Duration,
+}
+
+impl Default for VolumeBinding {
+    fn default() -> Self {
+        Self { bind_timeout: limits::VOLUMES_BOUND }
+    }
+}
 
 /// The claims of a pod.
 struct Bindable<'a> {
@@ -97,6 +108,7 @@ impl Plugin for VolumeBinding {
             node,
             take: reserved.take,
             make: reserved.make,
+            timeout: self.bind_timeout,
         };
         Ok(Some(PreBind::Volumes(Box::new(plan))))
     }

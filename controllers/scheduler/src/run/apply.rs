@@ -190,8 +190,12 @@ impl Scheduler {
                 let selector = new.and_then(selector);
                 self.cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector);
             }
+            Fact::DeviceClaim(key, new) => {
+                let old = self.cluster.devices.set_claim(&key, new.clone());
+                self.changed(Resource::ResourceClaim, old.as_ref(), new.as_ref(), Change::ResourceClaim);
+            }
             Fact::DeviceClass(key, new) => {
-                let old = self.cluster.device_classes.get(&key.name).cloned();
+                let old = self.cluster.device_classes.named(&key.name).cloned();
                 match &new {
                     Some(class) => self.cluster.device_classes.set(Arc::clone(class)),
                     None => self.cluster.device_classes.remove(&key.name),

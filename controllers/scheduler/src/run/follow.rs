@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
     Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::bind::Outcome;
@@ -65,6 +65,7 @@ pub(super) enum Fact {
     CsiDriver(ObjectKey, Option<Arc<CSIDriver>>),
     Capacity(ObjectKey, Option<Arc<CSIStorageCapacity>>),
     Attachment(ObjectKey, Option<Arc<VolumeAttachment>>),
+    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
     DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
 }
 
@@ -131,6 +132,7 @@ fn facts(
         follow(10, &informers.cache(), updates, Fact::CsiDriver),
         follow(11, &informers.cache(), updates, Fact::Capacity),
         follow(12, &informers.cache(), updates, Fact::Attachment),
+        follow(14, &informers.cache(), updates, Fact::DeviceClaim),
         follow(13, &informers.cache(), updates, Fact::DeviceClass),
     ]);
 }

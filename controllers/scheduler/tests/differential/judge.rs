@@ -70,7 +70,7 @@ fn cluster(case: &Value) -> Cluster {
     }
     terms(case, &mut cluster);
     storage(case, &mut cluster);
-    device_classes(case, &mut cluster);
+    devices(case, &mut cluster);
     for pod in all::<Pod>(case, "pods").map(PodInfo::parse).map(Arc::new) {
         match (&pod.node, &pod.nominated) {
             (Some(node), _) if !pod.is_finished => cluster.place(&pod, node),
@@ -117,6 +117,13 @@ fn terms(case: &Value, cluster: &mut Cluster) {
     });
 }
 
+fn devices(case: &Value, cluster: &mut Cluster) {
+    each(case, "resourceClaims", |key, new| drop(cluster.devices.set_claim(&key, new)));
+    for class in all(case, "deviceClasses") {
+        cluster.device_classes.set(Arc::new(class));
+    }
+}
+
 fn storage(case: &Value, cluster: &mut Cluster) {
     let storage = &mut cluster.storage;
     each(case, "persistentVolumeClaims", |key, new| drop(storage.set_claim(&key, new)));
@@ -126,12 +133,6 @@ fn storage(case: &Value, cluster: &mut Cluster) {
     each(case, "csiDrivers", |key, new| drop(storage.set_driver(&key.name, new)));
     each(case, "csiStorageCapacities", |key, new| drop(storage.set_capacity(&key, new)));
     each(case, "volumeAttachments", |key, new| drop(storage.set_attachment(&key.name, new)));
-}
-
-fn device_classes(case: &Value, cluster: &mut Cluster) {
-    for class in all(case, "deviceClasses") {
-        cluster.device_classes.set(Arc::new(class));
-    }
 }
 
 fn names(cluster: &Cluster) -> BTreeMap<NodeId, String> {

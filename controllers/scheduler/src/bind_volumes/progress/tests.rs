@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use std::time::Duration;
+
 use super::*;
 use crate::cluster::storage::tests::{bound, claim, claiming, on, volume, with};
 use apiserver_meta::volumes::SELECTED_NODE;
@@ -41,7 +43,14 @@ impl State for World {
 
 fn plan() -> VolumePlan {
     let pod = claiming("p", &["c"]);
-    VolumePlan { pod: pod.key(), uid: pod.uid.clone(), node: "n1".into(), take: vec![], make: vec![] }
+    VolumePlan {
+        pod: pod.key(),
+        uid: pod.uid.clone(),
+        node: "n1".into(),
+        take: vec![],
+        make: vec![],
+        timeout: Duration::ZERO,
+    }
 }
 
 /// Returns volume `v` with a reference to claim `c`, in version 5.

@@ -33,14 +33,14 @@ fn local(name: &str, node: &str, size: &str) -> Arc<PersistentVolume> {
 }
 
 fn texts(cluster: &Cluster, claims: &[&str]) -> Vec<String> {
-    said(&VolumeBinding, &claiming("p", claims), cluster).texts()
+    said(&VolumeBinding::default(), &claiming("p", claims), cluster).texts()
 }
 
 /// Returns what is reserved for a pod on a node: claims with their volumes, and claims whose volumes are to be made.
 fn reserve(cluster: &mut Cluster, pod: &PodInfo, node: &str) -> Option<VolumePlan> {
     let id = cluster.named(node).unwrap().id;
-    let plan = VolumeBinding.reserve(pod, id, cluster).unwrap()?;
-    let plan: Box<VolumePlan> = plan.downcast().unwrap();
+    let plan = VolumeBinding::default().reserve(pod, id, cluster).unwrap()?;
+    let PreBind::Volumes(plan) = plan;
     Some(*plan)
 }
 
@@ -101,14 +101,14 @@ fn claims_that_cannot_be_used_exclude_all_nodes() {
         pod(pod_name, json!([{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]))
     };
     let waits = "Unresolvable: waiting for ephemeral volume controller to create the persistentvolumeclaim \"q-data\"";
-    assert_eq!(said(&VolumeBinding, &ephemeral("q"), &cluster).texts(), [waits]);
+    assert_eq!(said(&VolumeBinding::default(), &ephemeral("q"), &cluster).texts(), [waits]);
     let foreign = "Unresolvable: PVC ns/p-data was not created for pod ns/p (pod is not owner)";
-    assert_eq!(said(&VolumeBinding, &ephemeral("p"), &cluster).texts(), [foreign]);
+    assert_eq!(said(&VolumeBinding::default(), &ephemeral("p"), &cluster).texts(), [foreign]);
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true}]);
     add_claims(&mut cluster, [claim("p-data", json!({"metadata": {"ownerReferences": owner}}))]);
-    assert_eq!(said(&VolumeBinding, &ephemeral("p"), &cluster).texts(), ["ok", "ok"]);
+    assert_eq!(said(&VolumeBinding::default(), &ephemeral("p"), &cluster).texts(), ["ok", "ok"]);
     assert_eq!(
-        said(&VolumeBinding, &pod("p", json!([{"csi": {"driver": "d"}}])), &cluster).texts(),
+        said(&VolumeBinding::default(), &pod("p", json!([{"csi": {"driver": "d"}}])), &cluster).texts(),
         ["skip"]
     );
 }
@@ -345,13 +345,13 @@ fn assumed_volumes_and_claims_are_not_given_twice() {
     let plan = reserve(&mut cluster, &p, "n1").unwrap();
     assert_eq!(names(&plan), (pairs(&[("a", "v1")]), vec!["m".to_owned()]));
     assert_eq!((plan.pod.clone(), &*plan.node), (p.key(), "n1"));
-    assert_eq!(said(&VolumeBinding, &q, &cluster).texts(), [NONE, "ok"]);
+    assert_eq!(said(&VolumeBinding::default(), &q, &cluster).texts(), [NONE, "ok"]);
     assert_eq!(texts(&cluster, &["a"]), ["ok", NONE], "its volume is chosen");
     assert_eq!(texts(&cluster, &["m"]), ["ok", NONE], "its node is chosen");
-    VolumeBinding.unreserve(&p, &mut cluster);
-    assert_eq!(said(&VolumeBinding, &q, &cluster).texts(), ["ok", "ok"]);
+    VolumeBinding::default().unreserve(&p, &mut cluster);
+    assert_eq!(said(&VolumeBinding::default(), &q, &cluster).texts(), ["ok", "ok"]);
     assert_eq!(texts(&cluster, &["m"]), ["ok", "ok"]);
-    VolumeBinding.unreserve(&p, &mut cluster);
+    VolumeBinding::default().unreserve(&p, &mut cluster);
 
     reserve(&mut cluster, &p, "n1").unwrap();
     let newer = |name: &str, node: &str| {
@@ -361,7 +361,7 @@ fn assumed_volumes_and_claims_are_not_given_twice() {
     };
     add_volumes(&mut cluster, [newer("v1", "n1")]);
     assert_eq!(
-        said(&VolumeBinding, &q, &cluster).texts(),
+        said(&VolumeBinding::default(), &q, &cluster).texts(),
         ["ok", "ok"],
         "somebody else has changed the volume"
     );
@@ -378,16 +378,16 @@ fn pods_that_share_a_claim_share_what_is_assumed() {
     let first = reserve(&mut cluster, &p, "n1").unwrap();
     let second = reserve(&mut cluster, &q, "n1").unwrap();
     assert_eq!(names(&first), names(&second));
-    VolumeBinding.unreserve(&p, &mut cluster);
+    VolumeBinding::default().unreserve(&p, &mut cluster);
     assert_eq!(texts(&cluster, &["b"]), [NONE, NONE]);
     assert_eq!(texts(&cluster, &["m"]), ["ok", NONE]);
-    VolumeBinding.unreserve(&q, &mut cluster);
+    VolumeBinding::default().unreserve(&q, &mut cluster);
     assert_eq!(texts(&cluster, &["b"]), ["ok", NONE]);
     assert_eq!(texts(&cluster, &["m"]), ["ok", "ok"]);
 }
 
 fn hint(pod: &PodInfo, change: &Change<'_>) -> bool {
-    VolumeBinding.hint(pod, change, &Cluster::default()) == Hint::Queue
+    VolumeBinding::default().hint(pod, change, &Cluster::default()) == Hint::Queue
 }
 
 #[test]
