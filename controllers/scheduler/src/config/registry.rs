@@ -8,7 +8,7 @@ use crate::framework::Plugin;
 use crate::plugins::{
     DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures,
     NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable,
-    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeBinding, VolumeRestrictions,
+    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeRestrictions,
     VolumeZone,
 };
 
