@@ -18,6 +18,7 @@ use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArg
 use crate::node_ips::NodeIps;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
+use crate::scheduler_args::{self, SchedulerFlags};
 
 /// The default log filter.
 pub const DEFAULT_LOG: &str = "info";
@@ -54,7 +55,8 @@ pub enum Command {
     #[command(args_override_self = true, after_long_help = hidden_flags())]
     Controllers(Box<Controllers>),
     /// Run the scheduler
-    Scheduler(Scheduler),
+    #[command(args_override_self = true, after_long_help = scheduler_args::hidden_flags())]
+    Scheduler(Box<Scheduler>),
     /// Run the node agent
     Kubelet(Box<Kubelet>),
     /// Run the service proxy in place of kube-proxy, or look into its live tables
@@ -282,12 +284,15 @@ pub struct Controllers {
 
 #[derive(Args)]
 pub struct Scheduler {
-    #[arg(long)]
-    pub kubeconfig: PathBuf,
-    /// schedulerName of the pods to schedule
-    #[arg(long, default_value = "default-scheduler")]
+    /// A KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1; the flags of the election win over its fields
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// schedulerName of the pods to schedule, instead of the profiles of a file
+    #[arg(long, default_value = "default-scheduler", conflicts_with = "config")]
     pub scheduler_name: String,
-    /// Port for /healthz, /livez and /readyz over TLS; 0 for none
+    #[command(flatten)]
+    pub flags: SchedulerFlags,
+    /// Port for /healthz, /livez, /readyz, /metrics and /configz over TLS; 0 for none
     #[arg(long, default_value_t = 10259)]
     pub secure_port: u16,
     #[command(flatten)]

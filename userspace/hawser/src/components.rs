@@ -9,15 +9,13 @@ use apiserver_auth::authentication::tokens::{NamedUid, SecretTokens};
 use apiserver_client::{Informers, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_manager::{Authority, Signing, TokenIssuer};
-use controllers_runtime::LeaderElection;
 use kube::config::Kubeconfig;
 use tokio::sync::watch;
-use userspace_daemon::probes::always_well;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::CertificateAndKey;
 use userspace_network::Clients;
 
-use crate::args::{Kubelet, Scheduler};
+use crate::args::Kubelet;
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 
@@ -35,20 +33,6 @@ pub fn token_issuer(tokens: SecretTokens) -> TokenIssuer {
         let account = NamedUid { name: of.account.to_owned(), uid: of.uid.to_owned() };
         tokens.issue(of.namespace, &account, of.secret)
     })
-}
-
-/// `hawser scheduler`.
-pub async fn scheduler(args: Scheduler) -> Result<()> {
-    let Scheduler { kubeconfig, scheduler_name, secure_port, probes } = args;
-    let stop = shutdown::on_signal()?;
-    probes.answer(secure_port, always_well(), &stop).await?;
-    let (client, ambient) = (connect(&kubeconfig, "kube-scheduler").await?, Ambient::system());
-    let config = controllers_scheduler::Config {
-        leader_election: Some(LeaderElection::new("kube-scheduler", &identity(&ambient))),
-        ..controllers_scheduler::Config::named(&scheduler_name)
-    };
-    let informers = Informers::new(client, ambient.clone(), stop.clone());
-    controllers_scheduler::run(config, informers, ambient, stop).await.context("the scheduler ended")
 }
 
 /// `hawser kubelet`: with it the pod network and, unless a runtime is given, containerd.

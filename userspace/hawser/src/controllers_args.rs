@@ -51,7 +51,7 @@ impl ManagerFlags {
 
 impl clap::Args for ManagerFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(FLAGS.iter().map(argument))
+        command.args(FLAGS.iter().map(|flag| argument(flag, "Flags of kube-controller-manager")))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -61,18 +61,7 @@ impl clap::Args for ManagerFlags {
 
 impl FromArgMatches for ManagerFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = FLAGS.iter().filter(|flag| {
-            matches.value_source(flag.name).is_some_and(|source| source == ValueSource::CommandLine)
-        });
-        let value = |flag: &'static Flag| {
-            let mut values = matches.get_many::<Value>(flag.name).into_iter().flatten().cloned();
-            let value = match flag.kind {
-                Kind::List => Some(values.collect()),
-                _ => values.next_back(),
-            };
-            value.map(|value| (flag, value))
-        };
-        Ok(Self(given.filter_map(value).collect()))
+        Ok(Self(given(FLAGS, matches)))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -81,13 +70,30 @@ impl FromArgMatches for ManagerFlags {
     }
 }
 
-fn argument(flag: &'static Flag) -> Arg {
+/// Returns the flags of a table that were given, with their values.
+pub fn given(flags: &'static [Flag], matches: &ArgMatches) -> Vec<(&'static Flag, Value)> {
+    let given = flags.iter().filter(|flag| {
+        matches.value_source(flag.name).is_some_and(|source| source == ValueSource::CommandLine)
+    });
+    let value = |flag: &'static Flag| {
+        let mut values = matches.get_many::<Value>(flag.name).into_iter().flatten().cloned();
+        let value = match flag.kind {
+            Kind::List => Some(values.collect()),
+            _ => values.next_back(),
+        };
+        value.map(|value| (flag, value))
+    };
+    given.filter_map(value).collect()
+}
+
+/// Returns the argument of a flag, below a heading of the help.
+pub fn argument(flag: &'static Flag, heading: &'static str) -> Arg {
     let kind = flag.kind;
     let argument = Arg::new(flag.name)
         .long(flag.name)
         .help(flag.help)
         .hide(flag.effect != Effect::Acts)
-        .help_heading("Flags of kube-controller-manager")
+        .help_heading(heading)
         .value_parser(move |text: &str| value(kind, text));
     let argument = match flag.name {
         "service-cluster-ip-range" => argument.alias("service-cidr"),
@@ -132,12 +138,17 @@ fn value(kind: Kind, text: &str) -> Result<Value, String> {
 
 /// Returns the end of the help, which names the flags that the list does not show.
 pub fn hidden_flags() -> String {
+    hidden(FLAGS, "kube-controller-manager")
+}
+
+/// Returns that end for the flags of a component.
+pub fn hidden(flags: &[Flag], component: &str) -> String {
     let names = |hidden: fn(&Flag) -> bool| {
-        let names = FLAGS.iter().filter(|flag| hidden(flag)).map(|flag| format!("--{}", flag.name));
+        let names = flags.iter().filter(|flag| hidden(flag)).map(|flag| format!("--{}", flag.name));
         names.collect::<Vec<_>>().join(" ")
     };
     format!(
-        "Flags of kube-controller-manager that are accepted and have no effect:\n{}\n\nFlags that are refused:\n{}",
+        "Flags of {component} that are accepted and have no effect:\n{}\n\nFlags that are refused:\n{}",
         names(|flag| flag.effect == Effect::Nothing),
         names(|flag| matches!(flag.effect, Effect::Refused(..))),
     )

@@ -38,32 +38,30 @@ pub fn pages(
     }
 }
 
-/// Returns the checks: that of the lease, and one for each controller that runs.
-fn checks(metrics: &Metrics, election: Option<&Election>) -> Vec<Check> {
+/// Returns the check of the lease.
+pub fn check_of_lease(election: Option<&Election>) -> Option<Check> {
     let overdue = |election: &Election| {
         let since =
             election.status.since_renewal().filter(|since| *since > election.duration + LEASE_OVERDUE);
         since.map(|_| format!("failed election to renew leadership on lease {}", election.lease))
     };
-    let of_lease = election.map(|election| Check { name: ELECTION.to_owned(), problem: overdue(election) });
+    election.map(|election| Check { name: ELECTION.to_owned(), problem: overdue(election) })
+}
+
+/// Returns the checks: that of the lease, and one for each controller that runs.
+fn checks(metrics: &Metrics, election: Option<&Election>) -> Vec<Check> {
     let of_controllers = metrics.health().into_iter().map(|(name, well)| Check {
         name: name.to_owned(),
         problem: (!well).then(|| format!("a task of {name} has failed; the log has the reason")),
     });
-    of_lease.into_iter().chain(of_controllers).collect()
+    check_of_lease(election).into_iter().chain(of_controllers).collect()
 }
 
 /// Returns the page in the given format.
 fn page(metrics: &Metrics, requests: &Requests, election: Option<&Election>, format: Format) -> String {
     let mut page = Exposition::new(format);
     page.process();
-    if let Some(Election { lease, status, .. }) = election {
-        let help = "[ALPHA] 1 if this process holds the lease, 0 if it waits for it.";
-        let value = f64::from(u8::from(status.is_leading()));
-        page.family("leader_election_master_status", "gauge", help, |samples| {
-            samples.value(&[("name", lease)], value);
-        });
-    }
+    add_election(&mut page, election);
     add_requests(&mut page, requests);
     metrics.series().iter().for_each(|series| add_series(&mut page, series));
     let controllers = metrics.controllers();
@@ -79,6 +77,17 @@ fn page(metrics: &Metrics, requests: &Requests, election: Option<&Election>, for
     );
     add_queues(&mut page, metrics);
     page.finish()
+}
+
+/// Adds whether the process holds the lease.
+pub fn add_election(page: &mut Exposition, election: Option<&Election>) {
+    if let Some(Election { lease, status, .. }) = election {
+        let help = "[ALPHA] 1 if this process holds the lease, 0 if it waits for it.";
+        let value = f64::from(u8::from(status.is_leading()));
+        page.family("leader_election_master_status", "gauge", help, |samples| {
+            samples.value(&[("name", lease)], value);
+        });
+    }
 }
 
 /// Adds the queues, with the names of client-go.
@@ -162,7 +171,7 @@ fn add_measured(page: &mut Exposition, queues: &[(&'static str, QueueMetrics)]) 
 }
 
 /// Adds what was sent to the API server.
-fn add_requests(page: &mut Exposition, requests: &Requests) {
+pub fn add_requests(page: &mut Exposition, requests: &Requests) {
     let all = requests.samples();
     let help = "[ALPHA] Requests by status code, method and host.";
     page.family("rest_client_requests_total", "counter", help, |samples| {

@@ -45,6 +45,10 @@ mod node_proxy;
 mod probes;
 mod proxy;
 mod proxy_args;
+mod scheduler;
+mod scheduler_args;
+mod scheduler_flags;
+mod scheduler_metrics;
 mod server_names;
 mod servers;
 mod store;
@@ -100,9 +104,12 @@ fn negative_values(arguments: Vec<OsString>) -> Vec<OsString> {
     out
 }
 
-/// Accepts the spelling `--log_dir` of flags for `--log-dir`, as kube-proxy and kube-controller-manager do.
+/// Accepts the spelling `--log_dir` of flags for `--log-dir`, as kube-proxy, kube-controller-manager and kube-scheduler do.
 fn with_underscores(arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_none_or(|command| command != "proxy" && command != "controllers") {
+    if arguments
+        .get(1)
+        .is_none_or(|command| !["proxy", "controllers", "scheduler"].iter().any(|known| command == known))
+    {
         return arguments;
     }
     arguments.into_iter().map(proxy_args::with_hyphens).collect()
@@ -135,7 +142,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Credentials(args) => credentials::run(args),
             Command::Controllers(args) => controllers::controllers(*args).await,
-            Command::Scheduler(args) => components::scheduler(args).await,
+            Command::Scheduler(args) => scheduler::scheduler(*args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,
             Command::Dns(args) => Box::pin(dns::run(*args)).await,

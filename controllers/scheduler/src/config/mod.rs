@@ -69,8 +69,16 @@ impl Configuration {
     /// Fails if the text is not such a document, or has fields that are unknown, of another type or out of range; the error
     /// names them.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let value = serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(Box::new(error)))?;
-        Self::from_value(value)
+        Self::from_value(Self::read(text)?)
+    }
+
+    /// Returns the fields of a document, YAML or JSON, without looking at them.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is not YAML.
+    pub fn read(text: &str) -> Result<Value, ConfigError> {
+        serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(Box::new(error)))
     }
 
     /// Reads a parsed document.

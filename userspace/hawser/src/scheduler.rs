@@ -1,0 +1,166 @@
+//! `hawser scheduler`: the scheduler as a process of its own, against any Kubernetes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use apiserver_client::requests::Requests;
+use apiserver_client::{Informers, connect};
+use apiserver_meta::ambient::Ambient;
+use controllers_runtime::{Lane, LeaderElection};
+use controllers_scheduler::Config;
+use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND};
+use serde_json::{Value, json};
+use tracing::warn;
+use userspace_daemon::shutdown;
+
+use crate::args::Scheduler;
+use crate::components::{identity, read, server};
+use crate::controllers_metrics::Election;
+use crate::scheduler_args::SchedulerFlags;
+use crate::scheduler_metrics;
+
+/// Name under which the scheduler reads and elects.
+const SCHEDULER: &str = "kube-scheduler";
+
+/// Runs until a signal, or until the lease is lost.
+pub async fn scheduler(args: Scheduler) -> Result<()> {
+    let Scheduler { config, scheduler_name, flags, secure_port, probes } = args;
+    let ambient = Ambient::system();
+    let document = document(config.as_deref(), &scheduler_name, &flags)?;
+    let configuration = Configuration::from_value(document.clone())?;
+    let kubeconfig = configuration.kubeconfig.clone();
+    let (mut config, ignored) = of_configuration(configuration, &flags, &identity(&ambient))?;
+    if !ignored.is_empty() {
+        warn!(fields = ignored.join(", "), "fields of the configuration have no effect");
+    }
+    if kubeconfig.is_empty() {
+        bail!("--kubeconfig is missing, and the file of --config has none");
+    }
+    let kubeconfig = Path::new(&kubeconfig);
+    let stop = shutdown::on_signal()?;
+    let requests = Requests::new(&server(kubeconfig).unwrap_or_default());
+    let client = requests.around(connect(kubeconfig, SCHEDULER).await?);
+    let shown = config.leader_election.as_ref().map(|election| Election {
+        lease: election.name.clone(),
+        duration: election.lease_duration,
+        status: election.status.clone(),
+    });
+    let pages = scheduler_metrics::pages(&document, &requests, shown);
+    probes.answer(secure_port, pages.for_users_of(client.clone()), &stop).await?;
+    if let Some(election) = &mut config.leader_election {
+        // Connections of its own: nothing that the scheduler sends delays a renewal.
+        election.lane = Lane(Some(requests.around(connect(kubeconfig, SCHEDULER).await?)));
+    }
+    let informers = Informers::new(client, ambient.clone(), stop.clone());
+    controllers_scheduler::run(config, informers, ambient, stop).await.context("the scheduler ended")
+}
+
+/// Returns the document that the file and the flags ask for.
+fn document(file: Option<&Path>, name: &str, flags: &SchedulerFlags) -> Result<Value> {
+    let mut document = match file {
+        None => json!({"apiVersion": API_VERSION, "kind": KIND, "profiles": [{"schedulerName": name}]}),
+        Some(file) => Configuration::read(&read(file)?)
+            .with_context(|| format!("cannot use --config {}", file.display()))?,
+    };
+    flags.apply_to(&mut document)?;
+    let idle = flags.without_effect();
+    if !idle.is_empty() {
+        warn!(flags = idle.join(", "), "flags have no effect");
+    }
+    Ok(document)
+}
+
+/// Returns the configuration of the loop, and the fields without effect.
+fn of_configuration(
+    configuration: Configuration,
+    flags: &SchedulerFlags,
+    identity: &str,
+) -> Result<(Config, Vec<&'static str>)> {
+    let Configuration { profiles, mut queue, extenders, kubeconfig: _, leader_election, ignored } =
+        configuration;
+    if !extenders.is_empty() {
+        bail!(
+            "the configuration has {} extenders, which are not supported: remove the field extenders",
+            extenders.len()
+        );
+    }
+    if let Some(time) = flags.max_parked()? {
+        queue.max_parked = time;
+    }
+    let leader_election = election(leader_election, identity)?;
+    Ok((Config { profiles: Arc::from(profiles), queue, leader_election }, ignored))
+}
+
+/// Returns the election; `None` if this is the only instance.
+fn election(settings: ElectionSettings, identity: &str) -> Result<Option<LeaderElection>> {
+    let default = LeaderElection::new(SCHEDULER, identity);
+    if settings.leader_elect == Some(false) {
+        return Ok(None);
+    }
+    let filled =
+        |given: Option<String>, default: String| given.filter(|name| !name.is_empty()).unwrap_or(default);
+    let election = LeaderElection {
+        namespace: filled(settings.resource_namespace, default.namespace),
+        name: filled(settings.resource_name, default.name),
+        lease_duration: settings.lease_duration.unwrap_or(default.lease_duration),
+        renew_deadline: settings.renew_deadline.unwrap_or(default.renew_deadline),
+        retry_period: settings.retry_period.unwrap_or(default.retry_period),
+        ..LeaderElection::new(SCHEDULER, identity)
+    };
+    if election.lease_duration <= election.renew_deadline {
+        bail!("leaderElection.leaseDuration: LeaseDuration must be greater than RenewDeadline");
+    }
+    if election.renew_deadline <= election.retry_period {
+        bail!("leaderElection.renewDeadline: RenewDeadline must be greater than RetryPeriod");
+    }
+    Ok(Some(election))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn config(fields: Value) -> Result<Config> {
+        let mut document = json!({"apiVersion": API_VERSION, "kind": KIND});
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let configuration = Configuration::from_value(document)?;
+        Ok(of_configuration(configuration, &SchedulerFlags::default(), "us")?.0)
+    }
+
+    #[test]
+    fn election_has_the_times_of_the_document() {
+        let found =
+            config(json!({"leaderElection": {"leaseDuration": "30s", "resourceName": "mine"}})).unwrap();
+        let found = found.leader_election.unwrap();
+        assert_eq!((found.name.as_str(), found.namespace.as_str()), ("mine", "kube-system"));
+        assert_eq!(
+            (found.lease_duration, found.renew_deadline),
+            (Duration::from_secs(30), Duration::from_secs(10))
+        );
+        assert!(config(json!({"leaderElection": {"leaderElect": false}})).unwrap().leader_election.is_none());
+    }
+
+    #[test]
+    fn times_of_the_election_that_overlap_are_refused() {
+        for (field, value) in [("leaseDuration", "10s"), ("renewDeadline", "2s")] {
+            let error = config(json!({"leaderElection": {field: value}})).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("leaderElection.{field}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn extenders_are_refused() {
+        let error = config(json!({"extenders": [{"urlPrefix": "http://a", "filterVerb": "f"}]})).unwrap_err();
+        assert!(error.to_string().contains("extenders"), "{error}");
+    }
+
+    #[test]
+    fn name_of_the_scheduler_is_that_of_the_only_profile() {
+        let document = document(None, "mine", &SchedulerFlags::default()).unwrap();
+        let profiles = Configuration::from_value(document).unwrap().profiles;
+        assert_eq!(profiles.iter().map(|profile| profile.name.as_str()).collect::<Vec<_>>(), ["mine"]);
+    }
+}
