@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use apiserver_client::{Cache, Change, Informers, Labels, ObjectKey, version_of};
 use apiserver_meta::uid::Uid;
@@ -17,24 +16,10 @@ use tokio::sync::Notify;
 pub use self::progress::Stuck;
 use self::progress::{State, Versions, is_done};
 use crate::cluster::NodeFacts;
-use crate::cluster::storage::{BuiltIn, migrates};
+use crate::cluster::storage::{BuiltIn, VolumePlan, migrates};
 use crate::pod::PodInfo;
 
 mod progress;
-
-/// The writes for the claims of a pod, after which their binding is waited for before the pod is bound.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VolumePlan {
-    pub pod: ObjectKey,
-    pub uid: Uid,
-    pub node: Arc<str>,
-    /// Claims with the volumes that they get; each volume refers to its claim already.
-    pub take: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
-    /// Claims for which a volume is to be made; the node is annotated already.
-    pub make: Vec<Arc<PersistentVolumeClaim>>,
-    /// Longest wait until all claims are bound.
-    pub timeout: Duration,
-}
 
 /// The claims of a pod could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -127,17 +112,15 @@ impl Drop for Wait {
     }
 }
 
-impl VolumePlan {
-    /// Returns what may change the progress of the plan.
-    fn subjects(&self) -> Vec<Subject> {
-        let name = |volume: &PersistentVolume| Subject::Volume(name_of(volume).to_owned());
-        let mut subjects = vec![Subject::Pod(self.pod.clone()), Subject::Node(self.node.to_string())];
-        for (claim, volume) in &self.take {
-            subjects.extend([Subject::Claim(ObjectKey::of(claim.as_ref())), name(volume)]);
-        }
-        subjects.extend(self.make.iter().map(|claim| Subject::Claim(ObjectKey::of(claim.as_ref()))));
-        subjects
+/// Returns what may change the progress of a plan.
+fn subjects(plan: &VolumePlan) -> Vec<Subject> {
+    let name = |volume: &PersistentVolume| Subject::Volume(name_of(volume).to_owned());
+    let mut subjects = vec![Subject::Pod(plan.pod.clone()), Subject::Node(plan.node.to_string())];
+    for (claim, volume) in &plan.take {
+        subjects.extend([Subject::Claim(ObjectKey::of(claim.as_ref())), name(volume)]);
     }
+    subjects.extend(plan.make.iter().map(|claim| Subject::Claim(ObjectKey::of(claim.as_ref()))));
+    subjects
 }
 
 impl State for VolumeBinder {
@@ -203,7 +186,7 @@ impl VolumeBinder {
     ///
     /// Returns why the pod has to be placed anew.
     pub async fn bind(&self, client: &Client, plan: &VolumePlan) -> Result<(), VolumeError> {
-        let wait = self.waiting.begin(plan.subjects());
+        let wait = self.waiting.begin(subjects(plan));
         let mut written = Versions::default();
         for (claim, volume) in &plan.take {
             written.volumes.push(self.take(client, claim, volume).await?);

@@ -1,4 +1,4 @@
-//! Which events the change of a pod or of a node is, as Kubernetes tells them apart, and their names in metrics.
+//! Events that a change of a pod or of a node amounts to, as Kubernetes tells them apart, and their names in metrics.
 
 use crate::cluster::NodeFacts;
 use crate::framework::{Actions, Event, Resource};

@@ -38,7 +38,7 @@ static IDS: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpecId(u64);
 
-/// What scheduling reads of a pod's specification. Pods of one template share it: what differs between them (node, volumes,
+/// The part of a pod's specification that scheduling reads. Pods of one template share it: what differs between them (node, volumes,
 /// the node that a pod of a DaemonSet is for) is in [`PodInfo`].
 #[derive(Debug, Serialize)]
 pub struct PodSpec {
@@ -128,7 +128,7 @@ pub struct Resized {
     pub scored: Scored,
 }
 
-/// What the status of a pod says of its device claims.
+/// Device claims in the status of a pod.
 #[derive(Debug, Default, PartialEq)]
 pub struct ClaimStatuses {
     pub claims: Vec<PodResourceClaimStatus>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::tokens::{NamedUid, SecretTokens};
-use apiserver_client::{Informers, connect};
+use apiserver_client::connect;
 use apiserver_meta::ambient::Ambient;
 use controllers_manager::{Authority, Signing, TokenIssuer};
 use kube::config::Kubeconfig;

@@ -7,7 +7,7 @@ use apiserver_meta::uid::Uid;
 use apiserver_meta::volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
-use super::VolumePlan;
+use crate::cluster::storage::VolumePlan;
 use crate::cluster::storage::{BuiltIn, allows, csi_affinity};
 
 /// Claims of a pod will not be bound as planned; in the words of Kubernetes.

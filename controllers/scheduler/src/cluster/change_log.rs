@@ -1,4 +1,4 @@
-//! Which nodes have changed, in order, so that what is cached of nodes is refreshed for those alone.
+//! Log of the nodes that have changed, in order, so that what is cached of nodes is refreshed for those alone.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
 //! The scheduler's view of the cluster, updated pod by pod and node by node and never rebuilt. A pod that was
 //! just placed counts on its node before the API server confirms it.
 
+mod budgets;
 mod change_log;
 mod device_classes;
 pub mod devices;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use apiserver_meta::uid::Uid;
 
+pub use self::budgets::Budgets;
 pub use self::change_log::{ChangeLog, Position};
 pub use self::device_classes::{CLASS_PREFIX, DeviceClasses};
 use self::devices::Devices;
@@ -28,7 +30,6 @@ use self::storage::Storage;
 use self::terms::Terms;
 pub use self::trial::Trial;
 use crate::pod::PodInfo;
-use crate::preemption::Budgets;
 
 /// Index of a node in the [`Cluster`]. It is given to another node only after the first one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::document::{self, API_VERSION};
 use super::problems::Problems;
+use crate::framework::PreemptionArgs;
 use crate::plugins::{
     BalancedAllocationArgs, DynamicResourcesArgs, FitArgs, InterPodAffinityArgs, NodeAffinityArgs,
     PodTopologySpreadArgs, ResourceWeight, ShapePoint, Strategy, VolumeBinding, default_resources,
 };
-use crate::preemption::PreemptionArgs;
 
 /// Highest score of a point of a shape.
 const MAX_SHAPE_SCORE: i64 = 10;

@@ -134,7 +134,7 @@ pub struct ManagedResource {
     pub ignored_by_scheduler: bool,
 }
 
-/// How to reach an extender by TLS. Data are base64.
+/// TLS settings of an extender. Data are base64.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExtenderTls {

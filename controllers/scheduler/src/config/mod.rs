@@ -19,7 +19,7 @@ use self::problems::Problems;
 use crate::framework::Profile;
 use crate::queue::QueueConfig;
 
-/// What a document configures.
+/// The settings of a document.
 pub struct Configuration {
     pub profiles: Vec<Profile>,
     pub queue: QueueConfig,

@@ -8,8 +8,7 @@ use crate::framework::Plugin;
 use crate::plugins::{
     DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures,
     NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable,
-    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeRestrictions,
-    VolumeZone,
+    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeRestrictions, VolumeZone,
 };
 
 /// Extension points that a profile can list plugins for.

@@ -35,7 +35,7 @@ pub struct Feasible {
     pub evaluated: usize,
 }
 
-/// Whether the node that the pod was nominated for is tried alone before all others.
+/// Says if the node that the pod was nominated for is tried alone before all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NominatedFirst {
     Yes,

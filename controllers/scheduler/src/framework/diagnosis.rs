@@ -1,4 +1,4 @@
-//! Why a pod fits no node.
+//! The diagnosis of a pod that fits no node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Diagnosis {
     pub nodes: usize,
     /// The first refusal of each node that was checked.
     pub refusals: BTreeMap<NodeId, Refusal>,
-    /// Why the other nodes were not checked.
+    /// The reason for which the other nodes were not checked.
     pub others: Option<Refusal>,
     /// The refusal of all nodes, before any was looked at.
     pub pre_filter: Option<Refusal>,
@@ -22,7 +22,7 @@ pub struct Diagnosis {
     pub plugins: BTreeSet<&'static str>,
     /// Plugins for which the pod waits ([`Code::Pending`]).
     pub pending: BTreeSet<&'static str>,
-    /// What was found for a pod that fits nowhere; nothing if pods are preempted for it.
+    /// Findings of PostFilter for a pod that fits nowhere; none if pods are preempted for it.
     pub post_filter: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use crate::cluster::NodeFacts;
 use crate::pod::PodInfo;
 
-/// What an event is about (`EventResource`).
+/// The subject of an event (`EventResource`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// A pod that is bound to a node.
@@ -33,7 +33,7 @@ pub enum Resource {
     Any,
 }
 
-/// What has happened, as a set (`ActionType`).
+/// A set of things that have happened (`ActionType`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Actions(u32);
 
@@ -94,7 +94,7 @@ impl Event {
     }
 }
 
-/// Whether a change may help a pod.
+/// A plugin's opinion on a change that may help a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     Queue,

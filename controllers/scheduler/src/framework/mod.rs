@@ -9,7 +9,6 @@ mod attempt;
 mod diagnosis;
 mod event;
 mod plugin;
-mod post_filter;
 mod profile;
 mod view;
 
@@ -18,8 +17,8 @@ pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::plugin::{
-    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PostFilter, PreBind, PreFilter, Refusal,
+    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PostFilter, PreBind, PreFilter,
+    PreemptionArgs, Refusal,
 };
-pub use self::post_filter::{Remedy, post_filter};
 pub use self::profile::{Profile, Sampling};
 pub use self::view::Views;

@@ -1,19 +1,18 @@
-//! What a plugin can do, by extension points of the scheduling framework.
+//! The plugin trait, by extension points of the scheduling framework.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use super::event::{Change, Event, Hint};
-use crate::bind_volumes::VolumePlan;
+use crate::cluster::storage::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::pod::{PodInfo, PodSpec};
-use crate::preemption::PreemptionArgs;
 
 /// Highest score of a node before weights.
 pub const MAX_SCORE: i64 = 100;
 
-/// Why a plugin refuses, as far as it matters to what happens next.
+/// The sort of a refusal, as far as it matters to what happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
     /// `Unschedulable`: the removal of pods may help.
@@ -74,7 +73,7 @@ pub trait NodeFilter {
     }
 }
 
-/// What a plugin says of a pod before nodes are looked at, from what is in the whole cluster.
+/// A plugin's answer on a pod before nodes are looked at, from what is in the whole cluster.
 pub enum PreFilter<'a> {
     /// The plugin does not apply to the pod.
     Skip,
@@ -89,7 +88,7 @@ pub enum PreFilter<'a> {
     },
 }
 
-/// How raw scores become scores from 0 to [`MAX_SCORE`], over the feasible nodes.
+/// The way in which raw scores become scores from 0 to [`MAX_SCORE`], over the feasible nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalize {
     /// They are such scores already.
@@ -125,18 +124,33 @@ impl fmt::Debug for NodeScore<'_> {
     }
 }
 
-/// What is to be written before a pod is bound: a plan that a plugin has made and an edge carries out.
+/// Writes to make before a pod is bound: a plan that a plugin has made and an edge carries out.
 #[derive(Clone, Debug)]
 pub enum PreBind {
     Volumes(Box<VolumePlan>),
 }
 
-/// What a plugin has found for a pod that fits nowhere.
+/// Bounds on the nodes that are tried out (`DefaultPreemptionArgs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreemptionArgs {
+    /// Candidates wanted, in hundredths of the nodes that may help: 0 to 100.
+    pub min_candidate_nodes_percentage: u32,
+    /// Least number of candidates wanted.
+    pub min_candidate_nodes_absolute: u32,
+}
+
+impl Default for PreemptionArgs {
+    fn default() -> Self {
+        Self { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+/// A plugin's finding for a pod that fits nowhere.
 #[derive(Debug)]
 pub struct PostFilter {
-    /// What is added to the message of the pod's failure.
+    /// Addition to the message of the pod's failure.
     pub message: &'static str,
-    /// What is to be written for the pod to become schedulable.
+    /// Writes that may make the pod schedulable.
     pub plan: Option<PreBind>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::plugin::Plugin;
 
-/// How many of the nodes are scored (`percentageOfNodesToScore`).
+/// The share of the nodes that are scored (`percentageOfNodesToScore`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
     /// All feasible nodes.

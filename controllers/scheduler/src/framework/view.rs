@@ -1,4 +1,4 @@
-//! What plugins say of each node for pods of one template, computed anew for nodes that have changed.
+//! Answers of plugins on each node for pods of one template, computed anew for nodes that have changed.
 
 use std::collections::BTreeMap;
 

@@ -2,9 +2,8 @@
 //! [`preempt`](crate::preemption::preempt).
 
 use crate::cluster::Cluster;
-use crate::framework::{Actions, Change, Event, Hint, Plugin, Refusal, Resource};
+use crate::framework::{Actions, Change, Event, Hint, Plugin, PreemptionArgs, Refusal, Resource};
 use crate::pod::PodInfo;
-use crate::preemption::PreemptionArgs;
 
 /// The plugin `DefaultPreemption`.
 #[derive(Debug, Default)]

@@ -15,12 +15,12 @@ use crate::framework::{
 use crate::pod::{PodInfo, PodSpec};
 use crate::resources::is_extended;
 
-/// What can be configured of [`DynamicResources`].
+/// Arguments of [`DynamicResources`] (`DynamicResourcesArgs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicResourcesArgs {
-    /// How long to look for devices on one node; no limit if it is 0.
+    /// Longest search for devices on one node; no limit if it is 0.
     pub filter_timeout: Duration,
-    /// How long to wait until the devices of a pod are ready for binding.
+    /// Longest wait until the devices of a pod are ready for binding.
     pub binding_timeout: Duration,
 }
 

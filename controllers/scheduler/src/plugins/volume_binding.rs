@@ -7,8 +7,9 @@ use apiserver_client::{Labels, ObjectKey};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 
 use super::node_volume_limits::uses;
-use crate::bind_volumes::VolumePlan;
-use crate::cluster::storage::{Claims, Conflict, MIGRATED_PLUGINS, Storage, Uncertain, volume_limit};
+use crate::cluster::storage::{
+    Claims, Conflict, MIGRATED_PLUGINS, Storage, Uncertain, VolumePlan, volume_limit,
+};
 use crate::cluster::{Cluster, Node, NodeId};
 use crate::framework::{
     Actions, Change, Code, Event, Hint, NodeFilter, Plugin, PreBind, PreFilter, Refusal, Resource, Versions,

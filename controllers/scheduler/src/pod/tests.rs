@@ -27,7 +27,7 @@ fn pods_of_a_template_share_their_specification_whatever_their_nodes_and_volumes
 }
 
 #[test]
-fn what_else_is_required_of_nodes_stays_when_the_pin_is_taken() {
+fn other_requirements_of_nodes_stay_when_the_pin_is_taken() {
     let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
     let label = json!({"key": "disk", "operator": "Exists"});
     let pod = |terms: Value| {

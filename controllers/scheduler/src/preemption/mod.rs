@@ -3,8 +3,8 @@
 //! Nodes are tried out without a copy of the cluster: on a copy of the node alone if the answers of all filters depend on
 //! the node, else in a [`Trial`] that is undone.
 
-mod budgets;
 mod choice;
+mod post_filter;
 mod probe;
 #[cfg(test)]
 mod tests;
@@ -12,27 +12,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use self::budgets::Budgets;
 use self::choice::pick;
+pub use self::post_filter::{Remedy, post_filter};
 use self::probe::Probe;
 use crate::cluster::{Cluster, NodeId};
-use crate::framework::{Attempt, Code, Diagnosis, Profile, Refusal};
+use crate::framework::{Attempt, Code, Diagnosis, PreemptionArgs, Profile, Refusal};
 use crate::pod::PodInfo;
-
-/// How many nodes are tried out (`DefaultPreemptionArgs`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PreemptionArgs {
-    /// Candidates wanted, in hundredths of the nodes that may help: 0 to 100.
-    pub min_candidate_nodes_percentage: u32,
-    /// Least number of candidates wanted.
-    pub min_candidate_nodes_absolute: u32,
-}
-
-impl Default for PreemptionArgs {
-    fn default() -> Self {
-        Self { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
-    }
-}
 
 /// The pods to remove from a node so that a pod fits there.
 #[derive(Clone, Debug)]
@@ -44,7 +29,7 @@ pub struct Candidate {
     pub violations: usize,
 }
 
-/// What the search has found.
+/// Result of the search for pods to preempt.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// The pod may not preempt others now; why.

@@ -5,7 +5,7 @@ use serde_json::{Value, from_value, json};
 
 use super::*;
 use crate::config::default_profile;
-use crate::framework::{NominatedFirst, Views, find_feasible, post_filter};
+use crate::framework::{NominatedFirst, Views, find_feasible};
 use crate::testing::{cluster, pod, sized};
 
 /// Returns a pod that requests this many cores and has a priority, with its name as its only label.
@@ -67,7 +67,7 @@ fn least_important_pods_go_and_no_more_than_needed() {
 #[test]
 fn pods_of_equal_priority_are_not_preempted() {
     let mut cluster = cluster(&nodes(&["n"]), &[on("a", 8, 10, "n")]);
-    let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+    let message = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: \
          1 No preemption victims found for incoming pod.";
     assert_eq!(outcome(&mut cluster, &four_cores(10)), Err(message.to_owned()));
 }
@@ -102,7 +102,7 @@ fn pods_wait_for_victims_that_are_being_removed_for_them() {
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]}, "status": {"nominatedNodeName": "n"}}),
     );
     let message = "0/1 nodes are available: 1 Insufficient cpu. \
-         preemption: not eligible due to a terminating pod on the nominated node.";
+         no new claims to deallocate, preemption: not eligible due to a terminating pod on the nominated node.";
     assert_eq!(outcome(&mut cluster, &waiting), Err(message.to_owned()));
 }
 

@@ -1,4 +1,4 @@
-//! What the metrics say of the queue.
+//! Counts of the queue for metrics.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::entry::Entry;
 use crate::events;
 use crate::framework::Event;
 
-/// Where a pod waits.
+/// A pool of waiting pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pool {
     /// Is tried as soon as it is its turn.
@@ -31,7 +31,7 @@ impl Pool {
     }
 }
 
-/// Why a pod came into a pool.
+/// The cause for which a pod came into a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     Event(Event),

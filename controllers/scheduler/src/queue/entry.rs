@@ -1,4 +1,4 @@
-//! What the queue knows of each pod.
+//! The pods of the queue, with their state.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub(super) struct Slot(u32);
 /// The order in which pods are tried: highest priority first, then the one that was queued first.
 pub(super) type Rank = (Reverse<i32>, Instant, u64);
 
-/// Where a pod is.
+/// The place of a pod.
 #[derive(Debug)]
 pub(super) enum Place {
     Active,
@@ -35,7 +35,7 @@ pub(super) enum Place {
     Attempted(Box<Flight>),
 }
 
-/// Which of the pools of back-off a pod is in.
+/// The pool of back-off that a pod is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backoff {
     /// It has failed by an error: it is not tried before its time.
@@ -44,7 +44,7 @@ pub(super) enum Backoff {
     Refused(Window),
 }
 
-/// What a pod that is not tried waits for.
+/// The plugins and the time that a pod which is not tried waits for.
 #[derive(Debug)]
 pub(super) struct Parked {
     /// Those whose events may wake it.

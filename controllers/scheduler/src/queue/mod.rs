@@ -82,7 +82,7 @@ pub struct Attempting {
     pub was_flushed: bool,
 }
 
-/// Why an attempt has failed.
+/// The reason for which an attempt has failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
     /// Plugins that refused the pod.

@@ -1,4 +1,4 @@
-//! Which events wake which pods.
+//! The events that wake pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::framework::{Change, Event, Hint, Profile, Versions};
 use crate::pod::PodInfo;
 
-/// What an event means for a pod; the greatest of several counts.
+/// The effect of an event on a pod; the greatest of several counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// Does not help.

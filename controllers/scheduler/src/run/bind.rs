@@ -16,7 +16,7 @@ use crate::framework::PreBind;
 use crate::limits;
 use crate::pod::PodInfo;
 
-/// How a binding has ended.
+/// The outcome of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Bound,
@@ -39,7 +39,7 @@ pub(super) struct Binder {
 pub(super) struct Placed {
     pub pod: Arc<PodInfo>,
     pub node: Arc<str>,
-    /// What plugins want written before the binding.
+    /// Writes that plugins have planned before the binding.
     pub plans: Vec<PreBind>,
     pub recorder: Option<Recorder>,
 }

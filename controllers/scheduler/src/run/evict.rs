@@ -15,7 +15,7 @@ use super::bind::reference;
 use super::follow::{Subject, Update, Updates};
 use crate::pod::PodInfo;
 
-/// What is to be written for a preemption.
+/// The writes of a preemption.
 pub(super) struct Eviction {
     pub preemptor: Arc<PodInfo>,
     pub node: Arc<str>,

@@ -21,7 +21,7 @@ use crate::pod::PodInfo;
 /// Updates that the loop has not applied yet: at most one for each object, and one for each binding under way.
 pub(super) type Updates = Latest<Subject, Update>;
 
-/// What an update is about. A newer update about the same subject replaces it.
+/// The subject of an update. A newer update about the same subject replaces it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     Pod(Uid),

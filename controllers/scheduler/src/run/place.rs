@@ -9,11 +9,9 @@ use super::Scheduler;
 use super::bind::Placed;
 use super::evict::{self, Eviction};
 use crate::cluster::NodeId;
-use crate::framework::{
-    Diagnosis, NominatedFirst, PreBind, Refusal, best, find_feasible, post_filter, score,
-};
+use crate::framework::{Diagnosis, NominatedFirst, PreBind, Refusal, best, find_feasible, score};
 use crate::pod::PodInfo;
-use crate::preemption::{Candidate, Found};
+use crate::preemption::{Candidate, Found, post_filter};
 use crate::queue::{Attempting, Failure};
 
 impl Scheduler {

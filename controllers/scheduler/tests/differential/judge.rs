@@ -8,10 +8,10 @@ use controllers_scheduler::cluster::terms::Owner;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::{Configuration, default_profile};
 use controllers_scheduler::framework::{
-    Code, Diagnosis, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, post_filter, score,
+    Code, Diagnosis, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, score,
 };
 use controllers_scheduler::pod::PodInfo;
-use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes};
+use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes, post_filter};
 use controllers_scheduler::selector::Selector;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};

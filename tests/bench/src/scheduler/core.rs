@@ -13,10 +13,10 @@ use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::default_profile;
 use controllers_scheduler::framework::{
     Actions, Change, Diagnosis, Event, NominatedFirst, Profile, Resource, Versions, Views, best,
-    find_feasible, post_filter, score,
+    find_feasible, score,
 };
 use controllers_scheduler::pod::PodInfo;
-use controllers_scheduler::preemption::{Candidate, Found};
+use controllers_scheduler::preemption::{Candidate, Found, post_filter};
 use controllers_scheduler::queue::{Attempting, Failure, Queue, QueueConfig};
 use controllers_scheduler::selector::Selector;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -169,10 +169,11 @@ impl Core {
                 Ok(()) => placed += 1,
                 Err(diagnosis) => why = Some(diagnosis),
             }
-            if !is_churn && placed % CHURN_EVERY == 0 {
-                if let Some(pod) = churn.next() {
-                    self.queue.add(pod, &self.cluster, tokio::time::Instant::now());
-                }
+            if !is_churn
+                && placed % CHURN_EVERY == 0
+                && let Some(pod) = churn.next()
+            {
+                self.queue.add(pod, &self.cluster, tokio::time::Instant::now());
             }
         }
         let took = began.elapsed();

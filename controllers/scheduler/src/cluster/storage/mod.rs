@@ -8,6 +8,7 @@ mod attached;
 mod by_label;
 mod migration;
 mod needs;
+mod plan;
 mod pool;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,6 +26,7 @@ use self::attached::{Attachments, OnNode};
 pub use self::attached::{Handle, NodeVolumes, Unknown, Volumes};
 pub use self::migration::{BETA_REGION, BETA_ZONE, BuiltIn, REGION, ZONE, csi_affinity, inline_handle};
 pub use self::needs::{Claims, Conflict, Reserved, Uncertain, volume_limit};
+pub use self::plan::VolumePlan;
 use self::pool::Pool;
 pub use self::pool::{Candidates, allows};
 use super::NodeId;

@@ -1,4 +1,4 @@
-//! What happens during an attempt counts when it has failed.
+//! Events during an attempt count when it has failed.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn events_are_forgotten_once_the_attempts_before_them_have_ended() {
 }
 
 #[test]
-fn what_happened_before_the_attempt_does_not_help() {
+fn events_before_the_attempt_do_not_help() {
     let mut rig = attempting(&["a", "b"]);
     rig.pop();
     rig.happen(Event::WILDCARD);

@@ -1,4 +1,4 @@
-//! What the queue says of itself.
+//! Counts of the queue.
 
 use super::*;
 

@@ -39,7 +39,7 @@ struct Waiting {
 /// The order in which pods are tried.
 type Rank = (i32, u64, usize);
 
-/// How much an event helps: not, after the back-off, or at once.
+/// The help of an event: none, after the back-off, or at once.
 type Help = u8;
 
 impl Waiting {

@@ -1,4 +1,4 @@
-//! Which events wake which unschedulable pods.
+//! Events that wake unschedulable pods.
 
 use super::*;
 

@@ -1,18 +1,16 @@
-//! What is done for a pod that fits nowhere.
+//! The stage PostFilter, for a pod that fits nowhere.
 
-use super::diagnosis::Diagnosis;
-use super::plugin::{Code, PreBind};
-use super::profile::Profile;
+use super::{Found, preempt};
 use crate::cluster::Cluster;
+use crate::framework::{Code, Diagnosis, PreBind, Profile};
 use crate::pod::PodInfo;
-use crate::preemption::{Found, preempt};
 
-/// What may make a pod schedulable that fits nowhere.
+/// Measures that may make a pod schedulable that fits nowhere.
 #[derive(Debug, Default)]
 pub struct Remedy {
-    /// What is to be written for it.
+    /// Writes to make for it.
     pub plans: Vec<PreBind>,
-    /// What the search for pods to preempt has found; `None` if there was no search.
+    /// Result of the search for pods to preempt; `None` if there was no search.
     pub preemption: Option<Found>,
 }
 
