@@ -196,32 +196,28 @@ pub fn find_feasible(
     let mut nodes = attempt.passing(profile, pod, cluster, views);
     let checked = attempt.candidates(cluster).map_or(cluster.len(), |only| only.len());
     drop(attempt);
-    let contested = contested(pod, cluster, &nodes);
-    for &id in &contested {
+    for id in contested(pod, cluster, &nodes) {
         if fits_with_nominated(profile, pod, cluster, id).is_err() {
             nodes.remove(id);
         }
     }
     if nodes.is_empty() {
-        explain(profile, pod, cluster, &contested, &mut diagnosis);
+        explain(profile, pod, cluster, &mut diagnosis);
         return Err(diagnosis);
     }
     Ok(sample(profile.sampling, &nodes, checked, cluster.len(), start))
 }
 
-/// Records why nodes are not feasible for a pod. `contested` are those that may pass but for the pods nominated for them.
-fn explain(
-    profile: &Profile,
-    pod: &PodInfo,
-    cluster: &mut Cluster,
-    contested: &[NodeId],
-    diagnosis: &mut Diagnosis,
-) {
-    match Attempt::prepare(profile, pod, cluster) {
-        Ok(attempt) => attempt.explain(cluster, diagnosis),
+/// Records why nodes are not feasible for a pod. A node for which pods are nominated is judged with them first.
+fn explain(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster, diagnosis: &mut Diagnosis) {
+    let candidates = match Attempt::prepare(profile, pod, cluster) {
+        Ok(attempt) => {
+            attempt.explain(cluster, diagnosis);
+            attempt.candidates(cluster).unwrap_or_else(|| cluster.known().clone())
+        }
         Err(refusal) => return diagnosis.refuse_all(refusal),
-    }
-    for &id in contested {
+    };
+    for id in contested(pod, cluster, &candidates) {
         if let Err(refusal) = fits_with_nominated(profile, pod, cluster, id) {
             diagnosis.refuse(id, refusal);
         }
@@ -234,8 +230,7 @@ pub fn diagnose(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster) -> Diag
         plugin.register(pod, cluster);
     }
     let mut diagnosis = Diagnosis { nodes: cluster.len(), ..Diagnosis::default() };
-    let contested = contested(pod, cluster, &cluster.known().clone());
-    explain(profile, pod, cluster, &contested, &mut diagnosis);
+    explain(profile, pod, cluster, &mut diagnosis);
     diagnosis
 }
 

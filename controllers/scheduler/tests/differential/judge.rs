@@ -38,8 +38,10 @@ pub fn judge(case: &Value) -> Value {
             let totals: Map<String, Value> = by_node.collect();
             let feasible_names: Vec<&String> = feasible.nodes.iter().map(|id| &names[id]).collect();
             let diagnosis = diagnose(&profile, &pod, &mut cluster);
+            let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(id));
+            let infeasible = infeasible.map(|(id, name)| (*id, name.clone())).collect();
             json!({"feasible": feasible_names, "scores": scores, "totals": totals,
-                "refusals": refusals_of(&names, &diagnosis)})
+                "refusals": refusals_of(&infeasible, &diagnosis)})
         }
         Err(diagnosis) => refused(&profile, &pod, &mut cluster, *diagnosis, &names),
     }
@@ -168,6 +170,11 @@ fn refused(
     }
     let helpful = helpful_nodes(cluster, &diagnosis);
     let remedy = post_filter(profile, pod, cluster, &mut diagnosis, 0);
+    let preempts = profile.post_filter.iter().any(|plugin| profile.plugin(*plugin).preemption().is_some());
+    if preempts && remedy.preemption.is_none() {
+        // Another plugin has ended PostFilter.
+        answer["preemption"] = json!({"nominated": ""});
+    }
     if let Some(found) = remedy.preemption {
         let mut preemption = json!({"nominated": ""});
         match &found {
