@@ -57,16 +57,16 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Events<K> {
     /// Returns the next event with those that are there already; `None` at the end, and if there is silence for so long.
     pub async fn batch(&mut self, silence: Duration) -> Option<Batch<K>> {
         loop {
+            // A body must not be read after its end.
+            if self.buffer.is_whole {
+                return None;
+            }
             let frame = tokio::time::timeout(silence, self.body.frame()).await;
             self.is_silent = frame.is_err();
             let mut failure = self.take_in(frame.ok().flatten());
             // Read on only while something is there, and not for ever.
-            while failure.is_none() && self.buffer.bytes.len() < limits::BATCH_BYTES {
+            while failure.is_none() && !self.buffer.is_whole && self.buffer.bytes.len() < limits::BATCH_BYTES {
                 let Some(frame) = self.body.frame().now_or_never() else { break };
-                if frame.is_none() {
-                    self.buffer.is_whole = true;
-                    break;
-                }
                 failure = self.take_in(frame);
             }
             let mut batch = Batch { events: Vec::new(), failure, encoding: self.buffer.encoding };
@@ -85,9 +85,6 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Events<K> {
             }
             if !batch.events.is_empty() || batch.failure.is_some() {
                 return Some(batch);
-            }
-            if self.buffer.is_whole {
-                return None;
             }
         }
     }

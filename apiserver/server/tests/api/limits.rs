@@ -191,7 +191,7 @@ async fn one_identity_leaves_places_to_others() {
 #[tokio::test(start_paused = true)]
 async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     let vital = vec!["/registry/leases/kube-system/".to_owned()];
-    let options = Options { quota_bytes: 300_000, vital, ..Options::default() };
+    let options = Options { quota_bytes: 340_000, vital, ..Options::default() };
     let store = Embedded::open(Arc::new(SimDisk::new(1)), options).await.unwrap();
     let api = Api::over(ServerConfig::default(), Arc::new(store)).await;
     let map = |name: String| json!({"metadata": {"name": name}, "data": {"a": "x".repeat(20_000)}});
@@ -210,7 +210,7 @@ async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     assert!(refused.message().starts_with("etcdserver: mvcc: database space exceeded: "), "{}", refused.text);
     assert!(refused.message().contains("--quota-backend-bytes"), "{}", refused.text);
     let page = api.get("/metrics").await.expect(200).text;
-    assert!(page.contains("hawser_apiserver_storage_quota_bytes 300000\n"), "{page}");
+    assert!(page.contains("hawser_apiserver_storage_quota_bytes 340000\n"), "{page}");
     let list = api.get(MAPS).await.expect(200);
     assert_eq!(list.body["items"].as_array().unwrap().len(), names.len());
     let mut watch = api.watch(&format!("{MAPS}?watch=1")).await;

@@ -19,7 +19,7 @@ async fn a_quota_shows_what_is_there_and_what_has_gone() {
     let hard = json!({"pods": "9", "requests.cpu": "9", "count/pods": "9", "secrets": "9", "count/configmaps": "9",
         "services.loadbalancers": "1", "services.nodeports": "2", "count/nothing.example.com": "1"});
     cluster.create::<ResourceQuota>("ns", json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).await;
-    cluster.pass(1).await;
+    cluster.pass(5).await;
     let status = || cluster.api.all("resourcequotas")[0]["status"].clone();
     assert_eq!(status()["hard"], hard);
     // The namespace has the ConfigMap with the cluster's certificate.
