@@ -1,12 +1,15 @@
 //! A fence around the writes of a leader: once its lease may have ended, no request that changes anything is sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
-use http::Method;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
 use kube::Client;
+use kube::client::Body;
 use tokio::time::Instant;
-
-use crate::around::around;
+use tower::{BoxError, Service};
 
 /// The time until which a leader may write. Clones share it.
 ///
@@ -64,12 +67,8 @@ impl Fence {
 
     /// Returns a client whose requests pass only while the fence is open; reads always pass.
     pub fn around(&self, client: Client) -> Client {
-        let fence = self.clone();
-        around(client, move |inner, request| {
-            let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-            let passes = reads || fence.is_open();
-            async move { if passes { Ok(inner.send(request).await?) } else { Err(Fenced.into()) } }
-        })
+        let namespace = client.default_namespace().to_owned();
+        Client::new(Around { inner: client, fence: self.clone() }, namespace)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -77,14 +76,36 @@ impl Fence {
     }
 }
 
+#[derive(Clone)]
+struct Around {
+    inner: Client,
+    fence: Fence,
+}
+
+impl Service<Request<Body>> for Around {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // The client waits by itself.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        if !reads && !self.fence.is_open() {
+            return std::future::ready(Err(Fenced.into())).boxed();
+        }
+        let inner = self.inner.clone();
+        async move { Ok(inner.send(request).await?) }.boxed()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
-
-    use http::{Request, Response};
-    use kube::client::Body;
-    use tower::BoxError;
 
     use super::*;
 

@@ -1,5 +1,4 @@
-//! Equal values that are stored once, found by their order. Values without one, such as the types of the API, are shared by
-//! the `FingerprintInterner` of `apiserver/client`.
+//! Equal values that are stored once.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;

@@ -8,8 +8,10 @@
 use serde_json::value::RawValue;
 
 use super::MAGIC;
-use super::decode::{self, Budget};
-use crate::messages::{Absent, Encoded, Field, Kind, Malformed, Message, Reader, Shape, Wire, at, scalars};
+use super::complete::Absent;
+use super::decode::{self, Budget, Malformed};
+use super::wire::{Reader, Wire};
+use crate::messages::{Field, Kind, Message, Shape, at};
 use crate::ordered;
 
 /// The reason why the text cannot be transcoded in one pass.
@@ -29,14 +31,14 @@ type Written = Result<(), Stop>;
 
 /// The object in an envelope, as JSON.
 pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Stop> {
-    let opened = Encoded::open(bytes)?;
+    let opened = decode::open(bytes)?;
     let mut out = Vec::with_capacity(2 * bytes.len());
     out.extend_from_slice(b"{\"kind\":");
     text(&mut out, opened.kind);
     out.extend_from_slice(b",\"apiVersion\":");
     text(&mut out, opened.api_version);
     // A comma before the first field too.
-    fields(&mut out, opened.message, opened.bytes, budget)?;
+    fields(&mut out, opened.message, opened.raw, budget)?;
     out.push(b'}');
     Ok(out)
 }
@@ -45,13 +47,13 @@ pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Sto
 fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     budget.enter()?;
     let mut reader = Reader(bytes);
-    let mut next = reader.field()?;
+    let mut next = reader.next()?;
     let mut pieces = Pieces::of(message, out);
     for field in message.fields() {
         let number = u64::from(field.number);
         // Fields that a newer version has added.
         while let Some((unknown, _)) = next.filter(|(found, _)| *found < number) {
-            next = reader.field()?;
+            next = reader.next()?;
             if next.is_some_and(|(found, _)| found < unknown) {
                 return Err(Stop::Unordered);
             }
@@ -59,7 +61,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
         match next.filter(|(found, _)| *found == number) {
             None => absent(out, field, budget)?,
             Some((_, wire)) if field.shape == Shape::One => {
-                next = reader.field()?;
+                next = reader.next()?;
                 one(out, field, wire, budget)?;
             }
             Some(first) => {
@@ -74,7 +76,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
                     } else {
                         entry(out, field, wire, &mut last, budget)?
                     }
-                    rest = reader.field()?;
+                    rest = reader.next()?;
                 }
                 out.push(if list { b']' } else { b'}' });
                 next = rest;
@@ -92,7 +94,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
         if found <= highest {
             return Err(Stop::Unordered);
         }
-        next = reader.field()?;
+        next = reader.next()?;
     }
     budget.leave();
     Ok(())
@@ -224,11 +226,10 @@ fn entry<'a>(
     budget: &mut Budget,
 ) -> Written {
     let mut reader = Reader(wire.bytes(u64::from(field.number))?);
-    let (Some((1, name)), Some((2, value)), None) = (reader.field()?, reader.field()?, reader.field()?)
-    else {
+    let (Some((1, name)), Some((2, value)), None) = (reader.next()?, reader.next()?, reader.next()?) else {
         return Err(Stop::Unordered);
     };
-    let name = scalars::text(name.bytes(1)?)?;
+    let name = decode::text(name.bytes(1)?)?;
     if last.is_some_and(|last| last >= name) {
         return Err(Stop::Unordered);
     }
@@ -244,7 +245,7 @@ fn one_value(out: &mut Vec<u8>, kind: Kind, number: u64, wire: Wire<'_>, budget:
     match kind {
         Kind::Text => {
             budget.value()?;
-            text(out, scalars::text(wire.bytes(number)?)?);
+            text(out, decode::text(wire.bytes(number)?)?);
         }
         Kind::Message(inner) => {
             budget.value()?;
@@ -254,7 +255,7 @@ fn one_value(out: &mut Vec<u8>, kind: Kind, number: u64, wire: Wire<'_>, budget:
         }
         Kind::Raw => {
             let mut reader = Reader(wire.bytes(number)?);
-            match (reader.field()?, reader.field()?) {
+            match (reader.next()?, reader.next()?) {
                 (Some((1, raw)), None) => raw_json(out, raw.bytes(1)?, budget)?,
                 (None, None) => out.extend_from_slice(b"null"),
                 _ => return Err(Stop::Unordered),
