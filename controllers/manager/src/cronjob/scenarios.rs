@@ -5,7 +5,7 @@ use serde_json::{from_value, json};
 
 use super::plan::{Note, beyond_history, decide, missing, new_job, observe};
 use crate::meta::name;
-use crate::testing::api::merge;
+use crate::testing::merge::merge;
 use crate::testing::scenario::{Scene, again, check, status};
 
 fn events(notes: Vec<Note>) -> impl Iterator<Item = String> {

@@ -9,7 +9,7 @@ use super::identity::{REVISION, new_pod};
 use super::plan::{Input, Revision, next_available, plan};
 use super::tests::short;
 use crate::meta::name;
-use crate::testing::api::merge;
+use crate::testing::merge::merge;
 use crate::testing::scenario::{Scene, again, check, headed, status};
 use crate::testing::{slim, template};
 

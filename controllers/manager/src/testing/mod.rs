@@ -4,7 +4,7 @@ pub mod api;
 pub mod dice;
 pub mod faults;
 pub mod life;
-mod merge;
+pub mod merge;
 pub mod scale;
 pub mod scenario;
 

@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api::merge;
+use super::merge::merge;
 use super::{at, meta, selector, slim, template};
 use crate::pods::Pod;
 
