@@ -97,13 +97,14 @@ impl Scheduler {
         let was_nominated = self.cluster.nominated.node_of(pod).is_some();
         self.cluster.nominated.remove(pod);
         self.cluster.nominated.set_preempting(&pod.uid, false);
-        self.binding.remove(&pod.uid);
         let placed = self.cluster.placed(pod).cloned();
         match placed {
             Some(placed) => self.release(&placed),
             None if was_nominated => self.queue.nomination_ended(pod, &self.cluster, Instant::now()),
             None => {}
         }
+        // Only now: what is reserved for a binding under way is released with it.
+        self.binding.remove(&pod.uid);
     }
 
     /// Removes a pod from its node, with all that was reserved for it.
@@ -139,17 +140,26 @@ impl Scheduler {
     /// Applies the outcome of a binding.
     fn bound(&mut self, pod: &Arc<PodInfo>, outcome: Outcome) {
         // Without an entry, the cache has shown the pod bound or gone meanwhile.
-        if outcome == Outcome::Bound || !self.binding.contains_key(&pod.uid) {
+        if !self.binding.contains_key(&pod.uid) {
+            return;
+        }
+        if outcome == Outcome::Bound {
+            self.queue.done(&pod.uid);
             return;
         }
         self.release(pod);
         self.binding.remove(&pod.uid);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
-        if let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
-        {
-            let failure = Failure { is_error: true, ..Failure::default() };
-            self.queue.failed(&current, failure, &self.cluster, Instant::now());
-        }
+        let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
+        else {
+            self.queue.done(&pod.uid);
+            return;
+        };
+        let now = Instant::now();
+        // Updates during the binding have not reached the queue.
+        self.queue.add(Arc::clone(&current), &self.cluster, now);
+        let failure = Failure { is_error: true, ..Failure::default() };
+        self.queue.failed(&current, failure, &self.cluster, now);
     }
 
     /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a

@@ -7,6 +7,8 @@ mod evict;
 mod follow;
 mod place;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;

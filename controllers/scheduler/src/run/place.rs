@@ -68,7 +68,7 @@ impl Scheduler {
                 return;
             }
         };
-        self.queue.done(&pod.uid);
+        // The attempt ends with the binding: a pod whose binding fails is taken back by the queue.
         self.binding.insert(pod.uid.clone(), Arc::clone(pod));
         let recorder = self.recorders.get(&self.profiles[index].name).cloned();
         self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, recorder });
