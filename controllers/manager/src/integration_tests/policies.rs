@@ -145,7 +145,7 @@ async fn document_is_read_once_until_the_definition_changes() {
     cluster.pass(1).await;
     assert_eq!(warnings(&status(&cluster, "p3"), 2), Vec::<String>::new());
     assert_eq!(read("?hash=2"), 1);
-    // What nobody asks for is forgotten.
+    // Documents that no policy asks for are forgotten.
     cluster.pass(200).await;
     set_expression(&cluster, "p4", "object.spec.map == 'y'").await;
     cluster.pass(1).await;

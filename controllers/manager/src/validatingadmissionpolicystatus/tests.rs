@@ -70,7 +70,7 @@ fn kinds_are_those_that_rules_name_one_by_one_in_order() {
             vec![["example.com", "v2,v1", "widgets,gadgets"]],
             vec!["example.com/v1, Kind=Gadget", "example.com/v2, Kind=Gadget", "example.com/v2, Kind=Widget"],
         ),
-        // What is not served, or named in the singular.
+        // Resources that are not served, or named in the singular.
         (vec![["apps", "v1beta1", "deployments"], ["none", "v1", "pods"], ["core", "v1", "pod"]], vec![]),
         // Wildcards and subresources.
         (vec![["apps", "v1", "*"]], vec![]),
@@ -299,7 +299,7 @@ fn expressions_are_checked_with_variables_parameters_and_the_authorizer() {
             Params::Absent,
             Some("'_==_' applied to '(string, int)'"),
         ),
-        // What is wrong with a variable is not warned of.
+        // Faults of a variable cause no warning.
         (with("name", "object.foo == 'x'", "variables.name == object.foo"), &number, Params::Absent, None),
         (with("p", "params.bar", "variables.p > 1"), &object, Params::Of(&params), Some("'(string, int)'")),
     ] {

@@ -85,7 +85,7 @@ impl Configuration {
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`].
+    /// Fails for the reasons of [`Self::parse`].
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
         let document: Document =
             serde_json::from_value(value).map_err(|error| ConfigError::Document(error.to_string()))?;

@@ -57,7 +57,7 @@ fn budget(app: &str, allowed: i32) -> (apiserver_client::ObjectKey, Value) {
 fn least_important_pods_go_and_no_more_than_needed() {
     let pods = [on("a", 2, 5, "n"), on("bb", 2, 1, "n"), on("ccc", 2, 1, "n"), on("dddd", 2, 20, "n")];
     let mut cluster = cluster(&nodes(&["n"]), &pods);
-    // Of equal priority, those that have run longer are spared.
+    // Among pods of equal priority, those that have run longer are spared.
     let expected = ("n".to_owned(), vec!["bb".to_owned(), "ccc".to_owned()]);
     assert_eq!(outcome(&mut cluster, &four_cores(10)), Ok(expected));
     let before: Vec<_> = cluster.named("n").unwrap().pods.iter().map(|pod| pod.name().to_owned()).collect();

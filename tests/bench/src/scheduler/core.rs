@@ -162,7 +162,7 @@ impl Core {
         let (mut placed, mut why) = (0, None);
         while placed < count {
             let Some(attempting) = self.queue.pop(tokio::time::Instant::now()) else { break };
-            // Of the pods of churn, the next one may come before the last one is placed.
+            // The next pod of the churn may come before the last one is placed.
             let is_churn = attempting.pod.name().starts_with("churn");
             match self.attempt(&attempting) {
                 Ok(()) if is_churn => {}

@@ -65,7 +65,7 @@ async fn built_in(cluster: &mut Simulation) -> Result<()> {
     let mended = json!([{"expression": "object.spec.replicas > 1", "messageExpression": "string(object.spec.replicas)"}]);
     let found = checked(cluster, "confused", of("apps", "deployments", mended)).await?;
     ensure!(found.is_empty(), "{found:?}");
-    // What pods and their metadata have, with variables and the parameters of a ConfigMap.
+    // Fields of pods and their metadata, with variables and the parameters of a ConfigMap.
     let expressions = [
         "variables.images.all(image, image.startsWith(params.data['registry']))",
         "object.metadata.namespace == request.namespace && object.metadata.labels['a'] == params.metadata.name",

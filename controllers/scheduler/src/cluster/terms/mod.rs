@@ -86,7 +86,7 @@ impl Terms {
     /// Keeps the domains of a topology key.
     pub fn register_key(&mut self, name: &Arc<str>) {
         if self.topology.len() >= limits::TOPOLOGY_KEYS {
-            // What was prepared for other attempts may have keys that no placed pod has.
+            // Indexes of earlier attempts may have keys that no placed pod has.
             self.partitions.clear();
             self.held.clear_cache();
             let mut used: Vec<_> = self.held.keys().cloned().collect();
