@@ -118,7 +118,7 @@ pub struct Extender {
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
     pub tls_config: Option<ExtenderTls>,
-    /// Such as `5s`; empty means 30 seconds.
+    /// Duration such as `10s`; empty means the default of 5 seconds.
     pub http_timeout: String,
     pub node_cache_capable: bool,
     pub managed_resources: Vec<ManagedResource>,

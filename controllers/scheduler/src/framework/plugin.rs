@@ -145,15 +145,6 @@ impl Default for PreemptionArgs {
     }
 }
 
-/// A plugin's finding for a pod that fits nowhere.
-#[derive(Debug)]
-pub struct PostFilter {
-    /// Addition to the message of the pod's failure.
-    pub message: &'static str,
-    /// Writes that may make the pod schedulable.
-    pub plan: Option<PreBind>,
-}
-
 /// A plugin. Each method is an extension point; the default does nothing.
 pub trait Plugin: Send + Sync {
     /// Returns the plugin's name in the scheduler's configuration, such as `NodeResourcesFit`.
@@ -217,8 +208,8 @@ pub trait Plugin: Send + Sync {
     /// Undoes [`Self::reserve`]. May be called for what was not reserved.
     fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
 
-    /// Looks for what may make a pod schedulable that fits nowhere, other than the removal of pods (PostFilter).
-    fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster) -> Option<PostFilter> {
+    /// Returns what is added to the message of a pod that fits nowhere (PostFilter).
+    fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster) -> Option<&'static str> {
         None
     }
 

@@ -9,8 +9,7 @@ use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use crate::cluster::devices::has_failed;
 use crate::cluster::{Cluster, Node};
 use crate::framework::{
-    Actions, Change, Event, Hint, NodeFilter, NodeScore, Normalize, Plugin, PostFilter, PreFilter, Refusal,
-    Resource,
+    Actions, Change, Event, Hint, NodeFilter, NodeScore, Normalize, Plugin, PreFilter, Refusal, Resource,
 };
 use crate::pod::{PodInfo, PodSpec};
 use crate::resources::is_extended;
@@ -129,10 +128,10 @@ impl Plugin for DynamicResources {
         Some(NodeScore { raw: Box::new(|_| 0), normalize: Normalize::Greatest })
     }
 
-    fn post_filter(&self, pod: &PodInfo, cluster: &Cluster) -> Option<PostFilter> {
+    fn post_filter(&self, pod: &PodInfo, cluster: &Cluster) -> Option<&'static str> {
         let has_claims = matches!(claims(pod, cluster), Ok(Some(_)));
         let message = if has_claims { "still not schedulable" } else { "no new claims to deallocate" };
-        Some(PostFilter { message, plan: None })
+        Some(message)
     }
 
     fn events(&self) -> Vec<Event> {

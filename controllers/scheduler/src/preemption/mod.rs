@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::choice::pick;
-pub use self::post_filter::{Remedy, post_filter};
+pub use self::post_filter::post_filter;
 use self::probe::Probe;
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{Attempt, Code, Diagnosis, PreemptionArgs, Profile, Refusal};
@@ -84,8 +84,9 @@ pub fn candidates(
 ) -> (Vec<Candidate>, BTreeMap<NodeId, Refusal>) {
     let (mut found, mut refusals) = (Vec::new(), BTreeMap::new());
     let mut is_allowed = false;
+    let is_local = Attempt::prepare(profile, pod, cluster).is_ok_and(|attempt| attempt.is_local());
     for &id in nodes.iter().cycle().skip(start).take(nodes.len()) {
-        match victims_on(profile, pod, cluster, id) {
+        match victims_on(profile, pod, cluster, id, is_local) {
             Ok(candidate) => {
                 is_allowed |= candidate.violations == 0;
                 found.push(candidate);
@@ -130,12 +131,13 @@ fn nothing(nodes: usize, refusals: BTreeMap<NodeId, Refusal>) -> String {
 }
 
 /// Returns the fewest, least important pods whose removal makes a pod fit on a node. Pods that a budget protects are
-/// spared first, then the most important ones.
+/// spared first, then the most important ones. `is_local` says that all filters depend on the node alone.
 fn victims_on(
     profile: &Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,
     id: NodeId,
+    is_local: bool,
 ) -> Result<Candidate, Refusal> {
     let below = |other: &&Arc<PodInfo>| other.spec.priority < pod.spec.priority;
     let mut potential: Vec<Arc<PodInfo>> = cluster.node(id).pods.iter().filter(below).cloned().collect();
@@ -145,7 +147,6 @@ fn victims_on(
     potential.sort_by_key(|pod| choice::importance(pod));
     let (protected, free) = cluster.budgets.split(&potential);
     let mixed = !protected.is_empty() && !free.is_empty();
-    let is_local = Attempt::prepare(profile, pod, cluster).is_ok_and(|attempt| attempt.is_local());
     let mut probe = if is_local {
         Probe::local(profile, pod, cluster, id)
     } else {

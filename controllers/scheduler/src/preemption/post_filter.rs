@@ -2,38 +2,29 @@
 
 use super::{Found, preempt};
 use crate::cluster::Cluster;
-use crate::framework::{Code, Diagnosis, PreBind, Profile};
+use crate::framework::{Code, Diagnosis, Profile};
 use crate::pod::PodInfo;
 
-/// Measures that may make a pod schedulable that fits nowhere.
-#[derive(Debug, Default)]
-pub struct Remedy {
-    /// Writes to make for it.
-    pub plans: Vec<PreBind>,
-    /// Result of the search for pods to preempt; `None` if there was no search.
-    pub preemption: Option<Found>,
-}
-
-/// Runs the plugins' PostFilter, and adds what they say to the diagnosis.
+/// Runs the plugins' PostFilter, and adds what they say to the diagnosis. Returns what the search for pods to preempt has
+/// found; `None` if there was no search.
 pub fn post_filter(
     profile: &Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,
     diagnosis: &mut Diagnosis,
     random: u64,
-) -> Remedy {
-    let mut remedy = Remedy::default();
+) -> Option<Found> {
+    let mut preemption = None;
     let mut messages = Vec::new();
     for &index in &profile.post_filter {
         let plugin = profile.plugin(index);
-        if let Some(found) = plugin.post_filter(pod, cluster) {
+        if let Some(message) = plugin.post_filter(pod, cluster) {
             if !has_prepared(profile, index, diagnosis) {
                 // kube-scheduler's plugins lack what PreFilter leaves for them then, say so, and end the search.
                 messages.push("not found".to_owned());
                 break;
             }
-            messages.push(found.message.to_owned());
-            remedy.plans.extend(found.plan);
+            messages.push(message.to_owned());
         }
         if let Some(args) = plugin.preemption() {
             let found = preempt(profile, pod, cluster, diagnosis, args, random);
@@ -42,14 +33,14 @@ pub fn post_filter(
                 None => messages.clear(),
             }
             let is_found = matches!(found, Found::Candidate(_));
-            remedy.preemption = Some(found);
+            preemption = Some(found);
             if is_found {
                 break;
             }
         }
     }
     diagnosis.post_filter = messages;
-    remedy
+    preemption
 }
 
 /// Returns `false` if the PreFilter of another plugin has refused the pod for good before a plugin came to its own.

@@ -28,7 +28,7 @@ fn outcome(cluster: &mut Cluster, preemptor: &PodInfo) -> Result<(String, Vec<St
     let profile = default_profile();
     let found = find_feasible(&profile, preemptor, cluster, &mut Views::default(), 0, NominatedFirst::Yes);
     let mut diagnosis = *found.expect_err("the pod fits nowhere");
-    match post_filter(&profile, preemptor, cluster, &mut diagnosis, 0).preemption {
+    match post_filter(&profile, preemptor, cluster, &mut diagnosis, 0) {
         Some(Found::Candidate(candidate)) => {
             let victims = candidate.victims.iter().map(|victim| victim.name().to_owned());
             Ok((cluster.node(candidate.node).name.to_string(), victims.collect()))

@@ -42,14 +42,6 @@ pub struct Config {
     pub leader_election: Option<LeaderElection>,
 }
 
-impl Config {
-    /// Returns a configuration whose only profile is the default one for pods with this `schedulerName`.
-    pub fn named(scheduler_name: &str) -> Self {
-        let profile = Profile { name: scheduler_name.to_owned(), ..default_profile() };
-        Self { profiles: Arc::from(vec![profile]), ..Self::default() }
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -108,8 +108,7 @@ impl Scheduler {
         let mut nominated = None;
         if diagnosis.nodes > 0 && !diagnosis.is_error() {
             let random = self.ambient.random.next_u64();
-            let remedy = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
-            nominated = match remedy.preemption {
+            nominated = match post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random) {
                 // The nomination stays as it is.
                 Some(Found::NotEligible(_)) => pod.nominated.clone(),
                 Some(Found::Nothing(_)) | None => None,

@@ -169,13 +169,13 @@ fn refused(
         answer["preFilter"] = refusal_of(refusal);
     }
     let helpful = helpful_nodes(cluster, &diagnosis);
-    let remedy = post_filter(profile, pod, cluster, &mut diagnosis, 0);
+    let found = post_filter(profile, pod, cluster, &mut diagnosis, 0);
     let preempts = profile.post_filter.iter().any(|plugin| profile.plugin(*plugin).preemption().is_some());
-    if preempts && remedy.preemption.is_none() {
+    if preempts && found.is_none() {
         // Another plugin has ended PostFilter.
         answer["preemption"] = json!({"nominated": ""});
     }
-    if let Some(found) = remedy.preemption {
+    if let Some(found) = found {
         let mut preemption = json!({"nominated": ""});
         match &found {
             Found::NotEligible(why) => preemption["ineligible"] = json!(why),

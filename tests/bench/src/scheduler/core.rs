@@ -271,7 +271,7 @@ impl Core {
     /// Looks for pods to preempt.
     fn search(&mut self, pod: &PodInfo, diagnosis: &mut Diagnosis) -> Option<Found> {
         let random = self.next_random();
-        post_filter(&self.profiles[0], pod, &mut self.cluster, diagnosis, random).preemption
+        post_filter(&self.profiles[0], pod, &mut self.cluster, diagnosis, random)
     }
 
     /// Preempts other pods, if that helps, and returns the pod to the queue.
