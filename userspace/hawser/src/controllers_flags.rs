@@ -145,6 +145,11 @@ pub const FLAGS: &[Flag] = &[
     Flag { name: "controller-shutdown-timeout", kind: Duration, path: "", effect: Nothing, help: "" },
     Flag { name: "contention-profiling", kind: Bool, path: "Generic.Debugging.enableContentionProfiling", effect: Nothing, help: "" },
     Flag { name: "profiling", kind: Bool, path: "Generic.Debugging.enableProfiling", effect: Nothing, help: "" },
+];
+
+/// The flags that all components of Kubernetes have.
+#[rustfmt::skip]
+const GENERIC: &[Flag] = &[
     Flag { name: "feature-gates", kind: Text, path: "", effect: Nothing, help: "" },
     Flag { name: "emulated-version", kind: Text, path: "", effect: Nothing, help: "" },
     Flag { name: "emulation-forward-compatible", kind: Bool, path: "", effect: Nothing, help: "" },
@@ -186,3 +191,8 @@ pub const FLAGS: &[Flag] = &[
     Flag { name: "v", kind: Text, path: "", effect: Nothing, help: "" },
     Flag { name: "vmodule", kind: Text, path: "", effect: Nothing, help: "" },
 ];
+
+/// Returns the flags of a component: its own, and those that all have.
+pub fn all(own: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
+    own.iter().chain(GENERIC)
+}

@@ -7,7 +7,7 @@ use clap::{ArgMatches, Command, FromArgMatches};
 use serde_json::{Value, json};
 
 use crate::controllers_args::{argument, given, hidden};
-use crate::controllers_flags::{Effect, Flag};
+use crate::controllers_flags::{Effect, Flag, all};
 use crate::scheduler_flags::FLAGS;
 
 /// The flag of the time in the queue, which no field of the configuration has.
@@ -67,7 +67,7 @@ impl SchedulerFlags {
 
 impl clap::Args for SchedulerFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(FLAGS.iter().map(|flag| argument(flag, "Flags of kube-scheduler")))
+        command.args(all(FLAGS).map(|flag| argument(flag, "Flags of kube-scheduler")))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn flags_are_on_the_page_of_the_scheduler() {
         let page = include_str!("../../../docs/scheduler.md");
-        for flag in FLAGS {
+        for flag in all(FLAGS) {
             assert_eq!(flag.effect == Effect::Acts, !flag.help.is_empty(), "--{}", flag.name);
             let row = page.lines().find(|line| line.starts_with(&format!("| `--{}` |", flag.name)));
             let row = row.unwrap_or_else(|| panic!("--{} is not on the page", flag.name));

@@ -4,7 +4,7 @@
 
 use crate::controllers_flags::Effect::{Acts, Nothing, Refused};
 use crate::controllers_flags::Flag;
-use crate::controllers_flags::Kind::{Bool, Duration, Float, Int, List, Text};
+use crate::controllers_flags::Kind::{Bool, Duration, Float, Int, Text};
 
 /// All flags.
 #[rustfmt::skip]
@@ -25,44 +25,4 @@ pub const FLAGS: &[Flag] = &[
     Flag { name: "kube-api-content-type", kind: Text, path: "", effect: Nothing, help: "" },
     Flag { name: "kube-api-qps", kind: Float, path: "", effect: Nothing, help: "" },
     Flag { name: "kube-api-burst", kind: Int, path: "", effect: Nothing, help: "" },
-    Flag { name: "feature-gates", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "emulated-version", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "emulation-forward-compatible", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "min-compatibility-version", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "authentication-kubeconfig", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "authentication-skip-lookup", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "authentication-token-webhook-cache-ttl", kind: Duration, path: "", effect: Nothing, help: "" },
-    Flag { name: "authentication-tolerate-lookup-failure", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "authorization-kubeconfig", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "authorization-always-allow-paths", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "authorization-webhook-cache-authorized-ttl", kind: Duration, path: "", effect: Nothing, help: "" },
-    Flag { name: "authorization-webhook-cache-unauthorized-ttl", kind: Duration, path: "", effect: Nothing, help: "" },
-    Flag { name: "client-ca-file", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-allowed-names", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-client-ca-file", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-extra-headers-prefix", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-group-headers", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-uid-headers", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "requestheader-username-headers", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "cert-dir", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "disable-http2-serving", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "http2-max-streams-per-connection", kind: Int, path: "", effect: Nothing, help: "" },
-    Flag { name: "permit-address-sharing", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "permit-port-sharing", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "tls-cipher-suites", kind: Text, path: "", effect: Refused(&[""], "the suites are those of rustls, all of which are modern"), help: "" },
-    Flag { name: "tls-curve-preferences", kind: Text, path: "", effect: Refused(&[""], "the curves are those of rustls"), help: "" },
-    Flag { name: "tls-min-version", kind: Text, path: "", effect: Refused(&["", "VersionTLS10", "VersionTLS11", "VersionTLS12"], "the oldest version that is served is TLS 1.2"), help: "" },
-    Flag { name: "tls-sni-cert-key", kind: Text, path: "", effect: Refused(&[""], "there is one certificate: --tls-cert-file"), help: "" },
-    Flag { name: "allow-metric-labels", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "allow-metric-labels-manifest", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "disabled-metrics", kind: List, path: "", effect: Nothing, help: "" },
-    Flag { name: "show-hidden-metrics-for-version", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "log-flush-frequency", kind: Duration, path: "", effect: Nothing, help: "" },
-    Flag { name: "log-json-info-buffer-size", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "log-json-split-stream", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "log-text-info-buffer-size", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "log-text-split-stream", kind: Bool, path: "", effect: Nothing, help: "" },
-    Flag { name: "logging-format", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "v", kind: Text, path: "", effect: Nothing, help: "" },
-    Flag { name: "vmodule", kind: Text, path: "", effect: Nothing, help: "" },
 ];
