@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Cache, Informers, limits};
+use crate::{Cache, Change, Informers, limits};
 
 fn config_map(name: &str, version: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "ns", "resourceVersion": version}})
@@ -142,4 +142,55 @@ async fn version_that_a_server_does_not_know_leads_to_a_new_state() {
         let asked = asked.lock().unwrap();
         assert_eq!(asked[..4], ["state", "watch 7", "state", "watch 7"]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_breaks_off_within_an_event_goes_on_behind_the_last_whole_one() {
+    let cut_off = event("ADDED", &config_map("c", "11"));
+    let (cache, asked) = follow(move |request| match request {
+        "state" => {
+            let whole = [
+                event("ADDED", &config_map("a", "3")),
+                end_of_state("7"),
+                event("ADDED", &config_map("b", "9")),
+            ];
+            (200, whole.concat() + &cut_off[..cut_off.len() / 2])
+        }
+        "watch 9" => (200, cut_off.clone()),
+        _ => (0, String::new()),
+    });
+    cache.synced().await;
+    tokio::time::sleep(2 * limits::MIN_RETRY).await;
+    assert_eq!(names(&cache), ["a", "b", "c"]);
+    assert!(cache.has_seen(11));
+    assert_eq!(*asked.lock().unwrap(), ["state", "watch 9", "watch 11"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_whose_deletion_nobody_has_seen_goes_with_the_next_state() {
+    let states = Arc::new(Mutex::new(0));
+    let (cache, asked) = follow(move |request| match request {
+        "state" => {
+            let mut states = states.lock().unwrap();
+            *states += 1;
+            let b = event("ADDED", &config_map("b", "5"));
+            match *states {
+                1 => (200, [event("ADDED", &config_map("a", "3")), b, end_of_state("7")].concat()),
+                _ => (200, [b, event("ADDED", &config_map("c", "9")), end_of_state("12")].concat()),
+            }
+        }
+        "watch 7" => (410, String::new()),
+        _ => (0, String::new()),
+    });
+    let changes = Arc::<Mutex<Vec<String>>>::default();
+    let log = Arc::clone(&changes);
+    cache.on_change(move |change| {
+        let sign = if matches!(change, Change::Deleted(_)) { '-' } else { '+' };
+        log.lock().unwrap().push(format!("{sign}{}", change.key()));
+    });
+    cache.synced().await;
+    tokio::time::sleep(limits::MAX_RETRY).await;
+    assert_eq!(names(&cache), ["b", "c"]);
+    assert_eq!(*asked.lock().unwrap(), ["state", "watch 7", "state", "watch 12"]);
+    assert_eq!(*changes.lock().unwrap(), ["+ns/a", "+ns/b", "-ns/a", "+ns/c"]);
 }

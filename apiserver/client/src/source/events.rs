@@ -65,7 +65,8 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Events<K> {
             self.is_silent = frame.is_err();
             let mut failure = self.take_in(frame.ok().flatten());
             // Read on only while something is there, and not for ever.
-            while failure.is_none() && !self.buffer.is_whole && self.buffer.bytes.len() < limits::BATCH_BYTES {
+            while failure.is_none() && !self.buffer.is_whole && self.buffer.bytes.len() < limits::BATCH_BYTES
+            {
                 let Some(frame) = self.body.frame().now_or_never() else { break };
                 failure = self.take_in(frame);
             }

@@ -28,8 +28,12 @@ fn source(answers: Vec<(u16, &'static str, Vec<Vec<u8>>)>) -> (Source<ConfigMap>
         let accept = request.headers()[ACCEPT].to_str().unwrap().to_owned();
         log.lock().unwrap().push((accept, request.uri().query().unwrap().to_owned()));
         let (status, content_type, pieces) = answers.lock().unwrap().next().unwrap();
-        let frames = futures::stream::iter(pieces)
-            .map(|piece| Ok::<_, BoxError>(hyper::body::Frame::data(Bytes::from(piece))));
+        // It panics if it is read after its end, as bodies may.
+        let pieces = futures::stream::unfold(pieces.into_iter(), |mut pieces| async move {
+            let piece = pieces.next()?;
+            Some((piece, pieces))
+        });
+        let frames = pieces.map(|piece| Ok::<_, BoxError>(hyper::body::Frame::data(Bytes::from(piece))));
         let answer = Response::builder().status(status).header(CONTENT_TYPE, content_type);
         let answer = answer.body(StreamBody::new(frames));
         async move { Ok::<_, BoxError>(answer?) }
@@ -112,6 +116,23 @@ async fn events_that_have_arrived_together_are_one_batch() {
     let mut stream = source.watch(Begin::After("0")).await.unwrap();
     assert_eq!(shown(stream.batch(SILENCE).await.unwrap().events), ["+a@1", "+b@2"]);
     assert!(stream.batch(SILENCE).await.is_none());
+}
+
+#[tokio::test]
+async fn watch_that_has_ended_is_not_read_again() {
+    for pieces in [vec![], vec![line("ADDED", &config_map("a", "3")), line("ADDED", &config_map("b", "4"))]] {
+        let sent = pieces.len();
+        let (mut source, _) = source(vec![(200, "application/json", pieces)]);
+        let mut events = source.watch(Begin::After("1")).await.unwrap();
+        let mut seen = 0;
+        while let Some(batch) = events.batch(SILENCE).await {
+            assert!(batch.failure.is_none());
+            seen += batch.events.len();
+        }
+        assert_eq!(seen, sent);
+        assert!(events.batch(SILENCE).await.is_none());
+        assert!(!events.is_silent);
+    }
 }
 
 #[tokio::test]
