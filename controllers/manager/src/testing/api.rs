@@ -236,6 +236,12 @@ impl FakeApi {
         let target = target(&path);
         let media = parts.headers.get(http::header::CONTENT_TYPE);
         let is_apply = media.is_some_and(|media| media.as_bytes().starts_with(b"application/apply-patch"));
+        if query.contains_key("sendInitialEvents") {
+            // As an API server that does not stream lists: clients list in pages then.
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+                "reason": "Invalid", "message": "sendInitialEvents is forbidden for watch"});
+            return whole(422, &refusal);
+        }
         if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
             return self.watch(target, &query);
         }
