@@ -47,6 +47,13 @@ pub const UNUSED_TERMS: usize = 1024;
 pub const SELECTED_NAMESPACES: usize = 256;
 /// Labels of pods in one namespace whose selectors for default spreading are remembered.
 pub const DEFAULT_SELECTORS: usize = 1024;
-/// Topology keys whose domains are kept, besides those of the terms of placed pods: at 5,000 nodes, each takes 20 kB, and
-/// some 500 kB with a value for each node.
+/// Topology keys that are kept before those that no placed pod has are dropped. At 5,000 nodes, each takes 20 kB, and some
+/// 500 kB with a value for each node; one that no node has takes no more than its name.
 pub const TOPOLOGY_KEYS: usize = 128;
+/// Terms of inter-pod affinity and constraints of topology spreading that a pod may have: an attempt prepares a count for
+/// each.
+pub const POD_TERMS: usize = 64;
+/// Namespaces that the terms of a pod may name in all: each placed term is found by each of them.
+pub const POD_NAMESPACES: usize = 4096;
+/// Held terms that are remembered in all for the pods that they match, 8 bytes each.
+pub const MATCHED_IDS: usize = 1 << 20;

@@ -1,12 +1,15 @@
 //! Writes to users why a pod waits: events, and the condition `PodScheduled`.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::Scheduler;
@@ -56,15 +59,61 @@ impl Scheduler {
             status["nominatedNodeName"] = json!(nominated.as_deref());
         }
         let patch = json!({"metadata": {"uid": pod.uid.to_string()}, "status": status});
-        let pods = Api::<Pod>::namespaced(self.client.clone(), pod.namespace());
-        let (name, key) = (pod.name().to_owned(), pod.key());
-        let lanes = self.binder.lanes();
+        self.binder.conditions.write(pod, patch);
+    }
+}
+
+/// Writes statuses of pods that wait, in their order for each pod. One that is not sent yet is replaced by the next, so that
+/// a slow API does not make them pile up.
+#[derive(Clone)]
+pub(super) struct Conditions {
+    client: Client,
+    /// Bounds the requests in flight.
+    lanes: Arc<Semaphore>,
+    /// What is to be sent, for each pod that a task works for.
+    waiting: Arc<Mutex<BTreeMap<Uid, Option<Value>>>>,
+}
+
+impl Conditions {
+    pub fn new(client: Client, lanes: Arc<Semaphore>) -> Self {
+        Self { client, lanes, waiting: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uid, Option<Value>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of pods whose status is being written.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn write(&self, pod: &Arc<PodInfo>, patch: Value) {
+        if self.lock().insert(pod.uid.clone(), Some(patch)).is_some() {
+            return;
+        }
+        let (this, pod) = (self.clone(), Arc::clone(pod));
         tokio::spawn(async move {
-            let _lane = lanes.acquire_owned().await;
-            let patched = pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-            if let Err(error) = patched {
-                debug!(pod = %key, %error, "cannot write the condition PodScheduled");
+            let pods = Api::<Pod>::namespaced(this.client.clone(), pod.namespace());
+            let _lane = this.lanes.acquire().await;
+            while let Some(patch) = this.next(&pod.uid) {
+                let patch = Patch::Strategic(patch);
+                let patched = pods.patch_status(pod.name(), &PatchParams::default(), &patch).await;
+                if let Err(error) = patched {
+                    debug!(pod = %pod.key(), %error, "cannot write the condition PodScheduled");
+                }
             }
         });
+    }
+
+    /// Returns what is to be sent for a pod; if that is nothing, its task ends.
+    fn next(&self, uid: &Uid) -> Option<Value> {
+        let mut waiting = self.lock();
+        let patch = waiting.get_mut(uid)?.take();
+        if patch.is_none() {
+            waiting.remove(uid);
+        }
+        patch
     }
 }
