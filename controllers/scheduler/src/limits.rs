@@ -26,6 +26,8 @@ pub const BINDINGS: usize = 256;
 /// Pause after a failed attempt to find out whether a pod was bound; it doubles up to [`RESOLVE_PAUSE_MAX`].
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
 pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Requests for one status of a pod that waits before it is given up until the next attempt: some five minutes.
+pub const STATUS_ATTEMPTS: usize = 64;
 /// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
 pub const NOTE: usize = 1024;
 /// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.

@@ -56,6 +56,7 @@ impl Scheduler {
         let was_assumed = self.binding.remove(&pod.uid).is_some();
         self.queue.remove(&pod.uid);
         self.cluster.nominated.remove(pod);
+        self.binder.conditions.forget(&pod.uid);
         self.cluster.place(pod, node);
         let change = Change::Pod(Versions { old: before.as_ref(), new: Some(pod) });
         match &before {

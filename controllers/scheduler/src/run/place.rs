@@ -71,6 +71,7 @@ impl Scheduler {
         let node = Arc::clone(&self.cluster.node(id).name);
         debug!(pod = %pod.key(), %node, "placed");
         self.cluster.nominated.remove(pod);
+        self.binder.conditions.forget(&pod.uid);
         self.cluster.place(pod, &node);
         let plans = match self.reserve(index, pod, id) {
             Ok(plans) => plans,

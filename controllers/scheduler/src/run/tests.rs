@@ -24,11 +24,16 @@ fn silent_client() -> Client {
 /// Returns a scheduler of an empty cluster, whose requests are never answered.
 pub(super) fn unanswered() -> Scheduler {
     let (client, ambient, stop) = (silent_client(), Ambient::system(), CancellationToken::new());
-    let informers = Informers::new(client.clone(), ambient.clone(), stop);
-    let (config, updates) = (Config::default(), Updates::new());
+    let informers = Informers::new(client, ambient.clone(), stop);
+    on(&informers, ambient, Updates::new())
+}
+
+/// Returns a scheduler of an empty cluster with the caches of a process.
+pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> Scheduler {
+    let (config, client) = (Config::default(), informers.client().clone());
     Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        binder: Binder::new(client.clone(), updates.clone(), informers),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),

@@ -128,6 +128,8 @@ pub struct HeldTerms {
     ended: usize,
     /// Changes of the number of pods with required anti-affinity terms in the current trial.
     trial: Vec<(HeldId, i64)>,
+    /// Holders that have become empty during the trial.
+    emptied: Vec<(SpecId, Arc<str>)>,
 }
 
 /// Returns `true` if pods of a template have terms.
@@ -151,12 +153,21 @@ impl HeldTerms {
         let key = (pod.spec.id, Arc::clone(pod.shared_namespace()));
         let Some(holder) = self.holders.get_mut(&key) else { return };
         holder.pods -= 1;
-        // A trial puts the pod back soon.
-        if holder.pods > 0 || in_trial {
+        if holder.pods > 0 {
             return;
         }
+        if in_trial {
+            // The trial may put the pod back.
+            self.emptied.push(key);
+        } else {
+            self.leave(&key);
+        }
+    }
+
+    /// Forgets a holder without pods.
+    fn leave(&mut self, key: &(SpecId, Arc<str>)) {
+        let Some(holder) = self.holders.remove(key) else { return };
         let terms = holder.terms.len();
-        self.holders.remove(&key);
         self.used -= terms;
         self.ended += terms;
         if self.ended > limits::UNUSED_TERMS.max(self.used) {
@@ -171,6 +182,11 @@ impl HeldTerms {
 
     pub fn end_trial(&mut self) {
         self.trial.clear();
+        for key in std::mem::take(&mut self.emptied) {
+            if self.holders.get(&key).is_some_and(|holder| holder.pods == 0) {
+                self.leave(&key);
+            }
+        }
     }
 
     /// Counts the terms of a placed pod in the domains of its node, which are about to change or have changed.

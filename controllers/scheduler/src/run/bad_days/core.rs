@@ -28,22 +28,22 @@ struct World {
 }
 
 /// Claims that pods may use: an ordinary one, and one that only one pod may use.
-const CLAIMS: [(&str, &str); 2] = [("shared", "ReadWriteMany"), ("alone", "ReadWriteOncePod")];
+pub(super) const CLAIMS: [(&str, &str); 2] = [("shared", "ReadWriteMany"), ("alone", "ReadWriteOncePod")];
 
-fn claim(name: &str, mode: &str) -> Value {
+pub(super) fn claim(name: &str, mode: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1",
             "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
         "spec": {"accessModes": [mode], "volumeName": format!("v-{name}"), "storageClassName": "c"},
         "status": {"phase": "Bound"}})
 }
 
-fn volume(name: &str, mode: &str) -> Value {
+pub(super) fn volume(name: &str, mode: &str) -> Value {
     json!({"metadata": {"name": format!("v-{name}"), "resourceVersion": "1"},
         "spec": {"accessModes": [mode], "storageClassName": "c", "csi": {"driver": "d", "volumeHandle": name},
             "claimRef": {"namespace": "ns", "name": name, "uid": name}}})
 }
 
-fn facts(node: &Value) -> Arc<NodeFacts> {
+pub(super) fn facts(node: &Value) -> Arc<NodeFacts> {
     Arc::new(NodeFacts::parse(serde_json::from_value(node.clone()).unwrap()))
 }
 
@@ -51,7 +51,7 @@ fn object(pod: &Value) -> v1::Pod {
     serde_json::from_value(pod.clone()).unwrap()
 }
 
-fn info(pod: &Value) -> Arc<PodInfo> {
+pub(super) fn info(pod: &Value) -> Arc<PodInfo> {
     Arc::new(PodInfo::parse(object(pod)))
 }
 
@@ -86,7 +86,7 @@ fn feature(number: usize) -> Value {
 }
 
 /// Returns a pod with a feature, labels, and a request for CPU.
-fn pod(name: &str, number: usize, app: &str, cpu: usize) -> Value {
+pub(super) fn pod(name: &str, number: usize, app: &str, cpu: usize) -> Value {
     let mut pod = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "labels": {"app": app}},
         "spec": {"containers": [{"name": "main", "image": "i:1", "resources": {"requests": {"cpu": cpu.to_string()}}}]},
@@ -396,7 +396,7 @@ impl World {
 }
 
 /// Returns all that a cluster says of its nodes, by name.
-fn picture(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
+pub(super) fn picture(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
     let mut picture = BTreeMap::new();
     let names = (0..5).map(|number| format!("n{number}"));
     for name in names {
@@ -434,7 +434,7 @@ fn picture(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
 }
 
 /// Returns the feasible nodes of a pod with their scores, or why there are none.
-fn verdict(
+pub(super) fn verdict(
     profile: &crate::framework::Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,

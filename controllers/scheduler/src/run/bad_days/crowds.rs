@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1;
 use tokio::time::Instant;
 
 use super::super::Scheduler;
+use super::super::bind::Outcome;
 use super::super::follow::Update;
 use super::super::tests::unanswered;
 use super::*;
@@ -131,7 +132,8 @@ async fn thousand_exploding_templates_cost_bounded_memory_which_goes_with_their_
     assert_eq!(scheduler.cluster.terms.columns(), 0, "a topology key that no node has takes no column");
     let other = add(&mut scheduler, "ns1", "other", json!({"metadata": {"labels": {"app": "t7-3"}}}));
     assert_eq!(attempt_all(&mut scheduler, 2), 1);
-    assert_eq!(placed(&scheduler, &[other]), 1);
+    assert_eq!(placed(&scheduler, &[Arc::clone(&other)]), 1);
+    scheduler.apply(Update::Binding(other, Outcome::Bound));
     let specs: Vec<_> = pods.iter().map(|pod| Arc::downgrade(&pod.spec)).collect();
     for pod in pods.drain(..) {
         scheduler.pods.delete(&pod.key());

@@ -3,9 +3,11 @@
 
 mod core;
 mod crowds;
+mod lives;
 mod nodes;
 mod processes;
 mod storms;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,8 +83,8 @@ fn waiting(api: &FakeApi) -> Vec<String> {
     all.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Returns what must not be: pods that had two nodes, and nodes with more than they have room for or with one host port or
-/// one claim of a single pod twice.
+/// Returns what must not be: pods that had two nodes, and nodes with more than they have room for or with one host port twice,
+/// or the claim `alone`, which is for a single pod.
 fn wrongs(api: &FakeApi) -> Vec<String> {
     let mut wrongs = Vec::new();
     let mut places = BTreeMap::new();
@@ -110,6 +112,7 @@ fn wrongs(api: &FakeApi) -> Vec<String> {
         used.entry(node.clone()).or_default().add(pod.requests());
         let ports = pod.spec.host_ports.iter().map(|port| format!("port {port:?} of {node}"));
         let claims = pod.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        let claims = claims.filter(|claim| claim.claim_name == "alone");
         for what in ports.chain(claims.map(|claim| format!("claim {}", claim.claim_name))) {
             if let Some(other) = taken.insert(what.clone(), pod.key().to_string()) {
                 wrongs.push(format!("{other} and {} have {what}", pod.key()));
