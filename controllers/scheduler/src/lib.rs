@@ -15,6 +15,9 @@ pub mod preemption;
 pub mod queue;
 pub mod resources;
 mod run;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 pub mod selector;
 #[cfg(test)]
 mod testing;

@@ -26,6 +26,8 @@ pub const BINDINGS: usize = 256;
 /// Pause after a failed attempt to find out whether a pod was bound; it doubles up to [`RESOLVE_PAUSE_MAX`].
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
 pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Requests for one status of a pod that waits before it is given up until the next attempt: some five minutes.
+pub const STATUS_ATTEMPTS: usize = 64;
 /// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
 pub const NOTE: usize = 1024;
 /// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
@@ -47,6 +49,13 @@ pub const UNUSED_TERMS: usize = 1024;
 pub const SELECTED_NAMESPACES: usize = 256;
 /// Labels of pods in one namespace whose selectors for default spreading are remembered.
 pub const DEFAULT_SELECTORS: usize = 1024;
-/// Topology keys whose domains are kept, besides those of the terms of placed pods: at 5,000 nodes, each takes 20 kB, and
-/// some 500 kB with a value for each node.
+/// Topology keys that are kept before those that no placed pod has are dropped. At 5,000 nodes, each takes 20 kB, and some
+/// 500 kB with a value for each node; one that no node has takes no more than its name.
 pub const TOPOLOGY_KEYS: usize = 128;
+/// Terms of inter-pod affinity and constraints of topology spreading that a pod may have: an attempt prepares a count for
+/// each.
+pub const POD_TERMS: usize = 64;
+/// Namespaces that the terms of a pod may name in all: each placed term is found by each of them.
+pub const POD_NAMESPACES: usize = 4096;
+/// Held terms that are remembered in all for the pods that they match, 8 bytes each.
+pub const MATCHED_IDS: usize = 1 << 20;

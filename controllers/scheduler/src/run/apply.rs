@@ -56,6 +56,7 @@ impl Scheduler {
         let was_assumed = self.binding.remove(&pod.uid).is_some();
         self.queue.remove(&pod.uid);
         self.cluster.nominated.remove(pod);
+        self.binder.conditions.forget(&pod.uid);
         self.cluster.place(pod, node);
         let change = Change::Pod(Versions { old: before.as_ref(), new: Some(pod) });
         match &before {
@@ -150,8 +151,8 @@ impl Scheduler {
         self.release(pod);
         self.binding.remove(&pod.uid);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
-        let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
-        else {
+        let current = current.filter(|current| current.node.is_none());
+        let (Some(current), Outcome::Failed(message)) = (current, outcome) else {
             self.queue.done(&pod.uid);
             return;
         };
@@ -160,6 +161,8 @@ impl Scheduler {
         self.queue.add(Arc::clone(&current), &self.cluster, now);
         let failure = Failure { is_error: true, ..Failure::default() };
         self.queue.failed(&current, failure, &self.cluster, now);
+        self.warn(&current, "FailedScheduling", message.clone());
+        self.write_condition(&current, "SchedulerError", message, None);
     }
 
     /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a

@@ -11,19 +11,20 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use super::follow::{Subject, Update, Updates};
+use super::report::Conditions;
 use crate::bind_volumes::VolumeBinder;
 use crate::framework::PreBind;
 use crate::limits;
 use crate::pod::PodInfo;
 
 /// The outcome of a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Bound,
     /// The pod is gone.
     Gone,
-    /// The binding was refused, or nobody knows whether it was accepted.
-    Failed,
+    /// The pod is not bound, for this reason.
+    Failed(String),
 }
 
 /// Writes bindings for the loop.
@@ -33,6 +34,7 @@ pub(super) struct Binder {
     /// Bounds the requests in flight; others wait in their tasks.
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
+    pub conditions: Conditions,
 }
 
 /// A pod that was placed.
@@ -47,7 +49,8 @@ pub(super) struct Placed {
 impl Binder {
     pub fn new(client: Client, updates: Updates, informers: &Informers) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
-        Self { client, updates, lanes, volumes: VolumeBinder::new(informers) }
+        let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
+        Self { client, updates, lanes, volumes: VolumeBinder::new(informers), conditions }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -80,11 +83,8 @@ async fn carry_out(client: &Client, volumes: &VolumeBinder, placed: &Placed) -> 
         if let Err(error) = volumes.bind(client, plan).await {
             let cause = &error as &dyn std::error::Error;
             info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
-            if let Some(recorder) = &placed.recorder {
-                let text = format!("running PreBind plugin \"VolumeBinding\": {}", error.event_text());
-                recorder.warning(reference(&placed.pod), "FailedScheduling", text);
-            }
-            return Err(Outcome::Failed);
+            let text = format!("running PreBind plugin \"VolumeBinding\": {}", error.event_text());
+            return Err(Outcome::Failed(text));
         }
     }
     Ok(())
@@ -104,15 +104,27 @@ async fn write(client: Client, placed: &Placed) -> Outcome {
             info!(pod = %pod.key(), "the pod is gone, and is not bound");
             Outcome::Gone
         }
-        Err(error @ kube::Error::Api(_)) => {
-            warn!(pod = %pod.key(), %node, %error, "binding was refused, retrying");
-            Outcome::Failed
+        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+            let error = &status.message;
+            warn!(pod = %pod.key(), %node, error, "binding was refused, retrying");
+            Outcome::Failed(failure(error))
         }
         Err(error) => {
-            warn!(pod = %pod.key(), %node, %error, "binding got no answer, reading the pod");
-            resolve(client, pod).await
+            warn!(pod = %pod.key(), %node, %error, "binding got no clear answer, reading the pod");
+            resolve(client, pod, &failure(&error.to_string())).await
         }
     }
+}
+
+/// Returns `true` if an answer with this code means that the pod was not bound. An error of the server says nothing of
+/// what it has done, and the pod may be bound already by a first request, which was repeated on the way.
+fn is_refusal(code: u16) -> bool {
+    code < 500 && code != 409
+}
+
+/// Returns why a pod was not bound in the words of kube-scheduler.
+fn failure(error: &str) -> String {
+    format!("running Bind plugin \"DefaultBinder\": {error}")
 }
 
 /// Returns a reference to a pod for events.
@@ -141,16 +153,16 @@ async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Resul
     answer.map(drop)
 }
 
-/// Finds out what has become of a pod whose binding got no answer. Until the API server answers, the pod may be bound, and
+/// Finds out what has become of a pod whose binding got no clear answer. Until the API server answers, the pod may be bound, and
 /// nobody else gets its place.
-async fn resolve(client: Client, pod: &PodInfo) -> Outcome {
+async fn resolve(client: Client, pod: &PodInfo, failure: &str) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let mut pause = limits::RESOLVE_PAUSE;
     loop {
         match pods.get_opt(pod.name()).await {
             Ok(Some(found)) if found.metadata.uid.as_deref().is_some_and(|uid| pod.uid == *uid) => {
                 let node = found.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
-                return if node.is_some() { Outcome::Bound } else { Outcome::Failed };
+                return if node.is_some() { Outcome::Bound } else { Outcome::Failed(failure.to_owned()) };
             }
             Ok(_) => return Outcome::Gone,
             Err(error) => debug!(pod = %pod.key(), %error, "cannot read the pod whose binding got no answer"),

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use super::bind::reference;
@@ -24,11 +25,14 @@ pub(super) struct Eviction {
     /// Pods of lower priority that were nominated for the node and no longer have room there.
     pub outdone: Vec<Arc<PodInfo>>,
     pub recorder: Option<Recorder>,
+    /// Bounds the requests in flight.
+    pub lanes: Arc<Semaphore>,
 }
 
 /// Carries out an eviction, and reports to the loop when all victims are being deleted.
 pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, updates: Updates) {
     tokio::spawn(async move {
+        let _lane = eviction.lanes.acquire().await;
         for pod in &eviction.outdone {
             clear_nomination(&client, pod).await;
         }

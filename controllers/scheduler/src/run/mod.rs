@@ -2,6 +2,8 @@
 //! a slow API never stalls decisions.
 
 mod apply;
+#[cfg(test)]
+mod bad_days;
 mod bind;
 mod evict;
 mod follow;
@@ -96,7 +98,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
-    let scheduler = Scheduler {
+    let mut scheduler = Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
         binder: Binder::new(client.clone(), updates.clone(), &informers),
         profiles: config.profiles,
@@ -146,7 +148,7 @@ struct Scheduler {
 }
 
 impl Scheduler {
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let updates = self.updates.clone();
         loop {
             while let Some(update) = updates.try_take() {

@@ -32,9 +32,23 @@ impl Scheduler {
             self.queue.done(&pod.uid);
             return;
         }
+        if let Some(excess) = pod.spec.excess.as_deref() {
+            self.give_up(pod, excess);
+            return;
+        }
         match self.choose(index, pod) {
             Ok(id) => self.assume(index, pod, id),
             Err(diagnosis) => self.refuse(index, pod, *diagnosis),
+        }
+    }
+
+    /// Forgets a pod that asks for more than an attempt may cost, and tells its owner, unless the pod says so by now. Only a
+    /// change of the pod brings it back.
+    fn give_up(&mut self, pod: &Arc<PodInfo>, excess: &str) {
+        self.queue.done(&pod.uid);
+        if pod.refusal.as_deref().is_none_or(|(_, message)| message != excess) {
+            self.warn(pod, "FailedScheduling", excess.to_owned());
+            self.write_condition(pod, "Unschedulable", excess.to_owned(), None);
         }
     }
 
@@ -57,6 +71,7 @@ impl Scheduler {
         let node = Arc::clone(&self.cluster.node(id).name);
         debug!(pod = %pod.key(), %node, "placed");
         self.cluster.nominated.remove(pod);
+        self.binder.conditions.forget(&pod.uid);
         self.cluster.place(pod, &node);
         let plans = match self.reserve(index, pod, id) {
             Ok(plans) => plans,
@@ -132,8 +147,8 @@ impl Scheduler {
         self.cluster.nominated.set_preempting(&pod.uid, true);
         self.victims.insert(pod.uid.clone(), victims.clone());
         let recorder = self.recorders.get(&*pod.spec.scheduler).cloned();
-        let eviction =
-            Eviction { preemptor: Arc::clone(pod), node: Arc::clone(&node), victims, outdone, recorder };
+        let (preemptor, lanes) = (Arc::clone(pod), self.binder.lanes());
+        let eviction = Eviction { preemptor, node: Arc::clone(&node), victims, outdone, recorder, lanes };
         evict::spawn(eviction, self.client.clone(), self.ambient.clone(), self.updates.clone());
         node
     }

@@ -21,14 +21,19 @@ fn silent_client() -> Client {
     Client::new(service, "default")
 }
 
-/// Returns a scheduler of one node with eight cores, which has tried to place this pod.
-fn with_binding_under_way(pod: &v1::Pod) -> Scheduler {
+/// Returns a scheduler of an empty cluster, whose requests are never answered.
+pub(super) fn unanswered() -> Scheduler {
     let (client, ambient, stop) = (silent_client(), Ambient::system(), CancellationToken::new());
-    let informers = Informers::new(client.clone(), ambient.clone(), stop);
-    let (config, updates) = (Config::default(), Updates::new());
-    let mut scheduler = Scheduler {
+    let informers = Informers::new(client, ambient.clone(), stop);
+    on(&informers, ambient, Updates::new())
+}
+
+/// Returns a scheduler of an empty cluster with the caches of a process.
+pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> Scheduler {
+    let (config, client) = (Config::default(), informers.client().clone());
+    Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        binder: Binder::new(client.clone(), updates.clone(), informers),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),
@@ -41,7 +46,12 @@ fn with_binding_under_way(pod: &v1::Pod) -> Scheduler {
         ambient,
         recorders: BTreeMap::new(),
         updates,
-    };
+    }
+}
+
+/// Returns a scheduler of one node with eight cores, which has tried to place this pod.
+fn with_binding_under_way(pod: &v1::Pod) -> Scheduler {
+    let mut scheduler = unanswered();
     scheduler.apply(Update::Node(sized("n", json!({"cpu": "8"}))));
     scheduler.pods.apply(pod.clone());
     scheduler.apply(Update::Pod(info(pod)));
@@ -66,7 +76,7 @@ fn info(pod: &v1::Pod) -> Arc<PodInfo> {
 async fn pod_whose_binding_fails_leaves_its_node_and_is_tried_again_after_a_pause() {
     let pod = pod(json!({}));
     let mut scheduler = with_binding_under_way(&pod);
-    scheduler.apply(Update::Binding(info(&pod), Outcome::Failed));
+    scheduler.apply(Update::Binding(info(&pod), Outcome::Failed("refused".to_owned())));
     assert_eq!(scheduler.cluster.named("n").map(|node| node.pods.len()), Some(0));
     assert_eq!(scheduler.queue.pool_of(&info(&pod).uid), Some(Pool::Backoff));
 }

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::at;
-use super::merge::{apply, merge};
-use super::scale::{scale_of, set_scale};
+use crate::at;
+use crate::merge::{apply, merge};
+use crate::scale::{scale_of, set_scale};
 
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
 const KINDS: &[(&str, &str, &str, bool)] = &[
@@ -65,6 +65,13 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
+/// Kinds that only the scheduler reads; discovery does not tell of them.
+const UNLISTED: &[(&str, &str, &str, bool)] = &[
+    ("storage.k8s.io/v1", "csinodes", "CSINode", false),
+    ("storage.k8s.io/v1", "csistoragecapacities", "CSIStorageCapacity", true),
+    ("resource.k8s.io/v1", "deviceclasses", "DeviceClass", false),
+];
+
 #[derive(Default)]
 struct State {
     version: u64,
@@ -104,7 +111,7 @@ struct Refused(u16, &'static str);
 
 /// Resource that a request refers to.
 #[derive(Default)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub plural: String,
     pub namespace: String,
     pub name: String,
@@ -204,7 +211,7 @@ impl FakeApi {
         self.state.lock().unwrap().lags.insert(plural.to_owned(), lag);
     }
 
-    pub(super) async fn answer(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
@@ -252,6 +259,7 @@ impl FakeApi {
                 state.get(&target).map(|object| scale_of(&object))
             }
             Method::GET => state.get(&target),
+            Method::POST if target.subresource == "binding" => state.bind(&target, &body),
             Method::POST => state.create(&target, body),
             Method::PATCH if is_apply => state.update(&target, |object| apply(object, &body)),
             Method::PATCH => state.update(&target, |object| merge(object, &body)),
@@ -311,7 +319,7 @@ impl FakeApi {
     }
 }
 
-pub(super) fn whole(code: u16, value: &Value) -> Answer {
+pub(crate) fn whole(code: u16, value: &Value) -> Answer {
     let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
     Response::builder().status(code).body(body).unwrap()
 }
@@ -326,7 +334,7 @@ fn is_served(path: &str) -> bool {
     }
 }
 
-pub(super) fn target(path: &str) -> Target {
+pub(crate) fn target(path: &str) -> Target {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.drain(..if parts[0] == "api" { 2 } else { 3 });
     let mut target = Target::default();
@@ -430,6 +438,7 @@ impl State {
     fn kind(plural: &str) -> (&'static str, &'static str) {
         KINDS
             .iter()
+            .chain(UNLISTED)
             .find(|(_, of, ..)| *of == plural)
             .map_or(("v1", "Event"), |(version, _, kind, _)| (version, kind))
     }
@@ -471,6 +480,20 @@ impl State {
             object["spec"]["finalizers"] = json!(["kubernetes"]);
         }
         Ok(self.put(key, object, "ADDED"))
+    }
+
+    /// Gives a pod its node, as the API server does: once, and not while the pod is being deleted.
+    fn bind(&mut self, target: &Target, binding: &Value) -> Result<Value, Refused> {
+        let mut pod = self.get(target)?;
+        let (uid, node) = (&binding["metadata"]["uid"], &binding["target"]["name"]);
+        let is_other = !uid.is_null() && *uid != pod["metadata"]["uid"];
+        if is_other || !pod["spec"]["nodeName"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
+            return Err(Refused(409, "Conflict"));
+        }
+        pod["spec"]["nodeName"] = node.clone();
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+        self.put(Self::key(target), pod, "MODIFIED");
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}))
     }
 
     fn put(&mut self, key: (String, String, String), mut object: Value, change: &'static str) -> Value {
