@@ -9,6 +9,7 @@ pub mod config;
 pub mod events;
 pub mod framework;
 mod limits;
+pub mod metrics;
 pub mod plugins;
 pub mod pod;
 pub mod preemption;

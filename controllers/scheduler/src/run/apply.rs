@@ -25,6 +25,7 @@ const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
 impl Scheduler {
     pub(super) fn apply(&mut self, update: Update) {
+        self.counts_changed(Instant::now());
         match update {
             Update::Pod(pod) => self.apply_pod(pod),
             Update::PodGone(pod) => self.forget(&pod),
@@ -37,7 +38,9 @@ impl Scheduler {
     }
 
     fn wake(&mut self, event: Event, change: &Change<'_>) {
-        self.queue.happened(event, change, &self.cluster, Instant::now());
+        let now = Instant::now();
+        self.queue.happened(event, change, &self.cluster, now);
+        self.applied(event, now);
     }
 
     fn apply_pod(&mut self, pod: Arc<PodInfo>) {
