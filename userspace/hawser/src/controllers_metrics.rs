@@ -33,6 +33,7 @@ pub fn pages(
     let metrics = metrics.clone();
     Pages {
         metrics: Box::new(move |format| page(&measured, &requests, elected.as_ref().as_ref(), format)),
+        resources: None,
         configz: json!({"kubecontrollermanager.config.k8s.io": document.to_value()}).to_string(),
         health: Box::new(move || checks(&metrics, election.as_ref().as_ref())),
         results: Results::default(),
