@@ -16,6 +16,7 @@ pub mod preemption;
 pub mod queue;
 pub mod resources;
 mod run;
+pub mod selecting;
 pub mod selector;
 #[cfg(test)]
 mod testing;
