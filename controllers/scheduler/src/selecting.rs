@@ -92,7 +92,8 @@ mod tests {
     fn selectors_are_taken_from_each_kind() {
         let labels = Labels::from([("a".to_owned(), "b".to_owned())]);
         let service = project::<Service>("1", json!({"selector": {"a": "b"}}));
-        assert_eq!((service.names(), service.selector), (("ns", "a"), Some(labels)));
+        assert_eq!(service.names(), ("ns", "a"));
+        assert_eq!(service.selector, Some(labels));
         assert_eq!(project::<Service>("1", json!({})).selector, None);
         // A controller without a selector is there all the same.
         assert_eq!(project::<ReplicationController>("1", json!({})).selector, Some(Labels::new()));
