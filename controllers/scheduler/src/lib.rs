@@ -9,6 +9,7 @@ pub mod config;
 pub mod events;
 pub mod framework;
 mod limits;
+pub mod metrics;
 pub mod plugins;
 pub mod pod;
 pub mod preemption;
@@ -18,6 +19,7 @@ mod run;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
+pub mod selecting;
 pub mod selector;
 #[cfg(test)]
 mod testing;

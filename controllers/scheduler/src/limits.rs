@@ -10,6 +10,10 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(10);
 pub const MAX_PARKED: Duration = Duration::from_secs(300);
 /// Longest wait for the claims of a pod to be bound after its node was chosen, as in kube-scheduler.
 pub const VOLUMES_BOUND: Duration = Duration::from_secs(600);
+/// Interval at which the counts of the queue and of the cluster are shown in the metrics.
+pub const COUNTS_SHOWN: Duration = Duration::from_secs(1);
+/// Attempts of which one has the times of its plugins taken (`pluginMetricsSamplePercent`: a tenth).
+pub const TIMED_ATTEMPTS: u64 = 10;
 /// Longest wait for a change while no pod waits for a time.
 pub const IDLE: Duration = Duration::from_secs(3600);
 /// Changes of nodes that are remembered for the views of templates: a view that has not been used for so many changes is

@@ -9,7 +9,7 @@ use apiserver_client::{Informers, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Lane, LeaderElection};
 use controllers_scheduler::Config;
-use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND};
+use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND, with_defaults};
 use serde_json::{Value, json};
 use tracing::warn;
 use userspace_daemon::shutdown;
@@ -46,7 +46,8 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
         duration: election.lease_duration,
         status: election.status.clone(),
     });
-    let pages = scheduler_metrics::pages(&document, &requests, shown);
+    let document = with_defaults(document);
+    let pages = scheduler_metrics::pages(&document, &config.metrics, &requests, shown);
     probes.answer(secure_port, pages.for_users_of(client.clone()), &stop).await?;
     if let Some(election) = &mut config.leader_election {
         // Connections of its own: nothing that the scheduler sends delays a renewal.
@@ -89,7 +90,8 @@ fn of_configuration(
         queue.max_parked = time;
     }
     let leader_election = election(leader_election, identity)?;
-    Ok((Config { profiles: Arc::from(profiles), queue, leader_election }, ignored))
+    let profiles = Arc::from(profiles);
+    Ok((Config { profiles, queue, leader_election, ..Config::default() }, ignored))
 }
 
 /// Returns the election; `None` if this is the only instance.

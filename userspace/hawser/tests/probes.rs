@@ -9,7 +9,7 @@ use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -304,4 +304,62 @@ async fn leader_that_was_stopped_writes_nothing_when_it_goes_on() {
     assert!(accounts.list(&Default::default()).await.unwrap().items.is_empty());
     assert!(maps.list(&Default::default()).await.unwrap().items.is_empty());
     assert!(holder().await.is_some_and(|holder| holder != before));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scheduler_shows_metrics_and_resources_of_pods_to_those_who_may_get_them() {
+    let cluster = Cluster::start();
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let _running = Process(cluster.component("scheduler", port).spawn().unwrap());
+    let admin = apiserver_client::connect(&cluster.path("kubeconfig.yaml"), "test").await.unwrap();
+    let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
+    permit(&admin, "reader", &["/metrics", "/metrics/resources", "/configz"]).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "reader", "containers": [
+        {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "1Gi"}}}]}});
+    create::<Pod>(Api::namespaced(admin.clone(), "default"), pod).await;
+    let pages = cluster.pages(port).await;
+    let page = async |path: &str, token: &str| {
+        let request = http::Request::get(path).header("Authorization", format!("Bearer {token}"));
+        match pages.request_text(request.body(Vec::new()).unwrap()).await {
+            Ok(text) => (200, text),
+            Err(kube::Error::Api(status)) => (status.code, String::new()),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let text = wait_for("a pod that fits nowhere", async || {
+        let (code, text) = page("/metrics", &reader).await;
+        let attempts =
+            "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"} 1";
+        let waits = "scheduler_pending_pods{queue=\"unschedulable\"} 1";
+        (code == 200 && text.contains(attempts) && text.contains(waits)).then_some(text)
+    })
+    .await;
+    for expected in [
+        "# TYPE scheduler_framework_extension_point_duration_seconds histogram",
+        "scheduler_queue_incoming_pods_total{queue=\"active\",event=\"UnschedulablePodAdd\"} 1",
+        "leader_election_master_status{name=\"kube-scheduler\"} 1",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let (_, text) = page("/metrics/resources", &reader).await;
+    let labels = |resource: &str, unit: &str| {
+        format!(
+            "namespace=\"default\",pod=\"p\",node=\"\",scheduler=\"default-scheduler\",priority=\"0\",resource=\"{resource}\",unit=\"{unit}\""
+        )
+    };
+    for expected in [
+        format!("kube_pod_resource_request{{{}}} 1.5\n", labels("cpu", "cores")),
+        format!("kube_pod_resource_limit{{{}}} 1.073741824e+09\n", labels("memory", "bytes")),
+    ] {
+        assert!(text.contains(&expected), "{expected}: {text}");
+    }
+    let shown: Value = serde_json::from_str(&page("/configz", &reader).await.1).unwrap();
+    assert_eq!(shown["componentconfig"]["leaderElection"]["leaseDuration"], "15s");
+    for path in ["/metrics", "/metrics/resources", "/configz"] {
+        assert_eq!(page(path, &stranger).await.0, 403, "{path}");
+        assert_eq!(page(path, "x.y.z").await.0, 401, "{path}");
+    }
 }

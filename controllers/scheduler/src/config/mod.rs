@@ -1,6 +1,7 @@
 //! The scheduler's configuration: `KubeSchedulerConfiguration`, as kube-scheduler reads it.
 
 mod args;
+mod defaults;
 mod document;
 mod problems;
 mod profiles;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+pub use self::defaults::with_defaults;
 pub use self::document::{API_VERSION, Extender, ExtenderTls, KIND, ManagedResource};
 use self::document::{Document, LeaderElection};
 use self::problems::Problems;

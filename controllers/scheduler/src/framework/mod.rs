@@ -8,14 +8,18 @@
 mod attempt;
 mod diagnosis;
 mod event;
+mod meter;
 mod plugin;
 mod profile;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, score};
+pub use self::attempt::{
+    Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, find_feasible_timed, score, score_timed,
+};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
+pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
 pub use self::plugin::{
     Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, PreemptionArgs, Refusal,
 };

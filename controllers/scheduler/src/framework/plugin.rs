@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::event::{Change, Event, Hint};
+use super::meter::Status;
 use crate::cluster::storage::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::pod::{PodInfo, PodSpec};
@@ -86,6 +87,16 @@ pub enum PreFilter<'a> {
         only: Option<BTreeSet<Arc<str>>>,
         filter: Box<dyn NodeFilter + 'a>,
     },
+}
+
+impl PreFilter<'_> {
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Skip => Status::Skip,
+            Self::Refuse(refusal) => Status::Refused(refusal.code),
+            Self::Only(_) | Self::Filter { .. } => Status::Success,
+        }
+    }
 }
 
 /// The way in which raw scores become scores from 0 to [`MAX_SCORE`], over the feasible nodes.

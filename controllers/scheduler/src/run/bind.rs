@@ -8,13 +8,15 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::follow::{Subject, Update, Updates};
 use super::report::Conditions;
 use crate::bind_volumes::VolumeBinder;
-use crate::framework::PreBind;
+use crate::framework::{Code, PreBind, Stage, Status};
 use crate::limits;
+use crate::metrics::{Metrics, Placement};
 use crate::pod::PodInfo;
 
 /// The outcome of a binding.
@@ -27,6 +29,15 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+impl Outcome {
+    fn status(&self) -> Status {
+        match self {
+            Self::Bound => Status::Success,
+            Self::Gone | Self::Failed(_) => Status::Refused(Code::Error),
+        }
+    }
+}
+
 /// Writes bindings for the loop.
 pub(super) struct Binder {
     client: Client,
@@ -35,6 +46,7 @@ pub(super) struct Binder {
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
     pub conditions: Conditions,
+    metrics: Metrics,
 }
 
 /// A pod that was placed.
@@ -44,13 +56,14 @@ pub(super) struct Placed {
     /// Writes that plugins have planned before the binding.
     pub plans: Vec<PreBind>,
     pub recorder: Option<Recorder>,
+    pub attempt: Placement,
 }
 
 impl Binder {
-    pub fn new(client: Client, updates: Updates, informers: &Informers) -> Self {
+    pub fn new(client: Client, updates: Updates, informers: &Informers, metrics: Metrics) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
         let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
-        Self { client, updates, lanes, volumes: VolumeBinder::new(informers), conditions }
+        Self { client, updates, lanes, volumes: VolumeBinder::new(informers), conditions, metrics }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -61,15 +74,31 @@ impl Binder {
     /// Writes a binding, and reports the outcome to the loop.
     pub fn bind(&self, placed: Placed) {
         let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
-        let volumes = self.volumes.clone();
+        let (volumes, metrics) = (self.volumes.clone(), self.metrics.clone());
+        metrics.binding();
         tokio::spawn(async move {
-            let outcome = match carry_out(&client, &volumes, &placed).await {
+            let profile = placed.attempt.profile;
+            let began = Instant::now();
+            let prepared = carry_out(&client, &volumes, &placed).await;
+            let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
+            metrics.stage(profile, Stage::PreBind, status, began.elapsed());
+            let outcome = match prepared {
                 Ok(()) => {
                     let _lane = lanes.acquire().await;
-                    write(client, &placed).await
+                    let began = Instant::now();
+                    let outcome = write(client, &placed).await;
+                    metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
+                    outcome
                 }
-                Err(outcome) => outcome,
+                Err(outcome) => {
+                    metrics.volumes_failed();
+                    outcome
+                }
             };
+            match &outcome {
+                Outcome::Bound => metrics.bound(placed.attempt, Instant::now()),
+                Outcome::Gone | Outcome::Failed(_) => metrics.not_bound(placed.attempt, Instant::now()),
+            }
             let pod = placed.pod;
             updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });

@@ -17,6 +17,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use super::bind::Outcome;
 use crate::cluster::NodeFacts;
 use crate::pod::PodInfo;
+use crate::selecting::Selecting;
 
 /// Updates that the loop has not applied yet: at most one for each object, and one for each binding under way.
 pub(super) type Updates = Latest<Subject, Update>;
@@ -42,6 +43,7 @@ pub(super) enum Update {
     Node(Arc<NodeFacts>),
     NodeGone(String),
     Fact(Fact),
+    Storage(StorageFact),
     Binding(Arc<PodInfo>, Outcome),
     /// The victims of the pod with this uid are being deleted, all of them or until a request has failed.
     Preempted {
@@ -53,11 +55,17 @@ pub(super) enum Update {
 /// The newest state of an object; `None` if it is gone.
 pub(super) enum Fact {
     Namespace(ObjectKey, Option<Arc<Namespace>>),
-    Service(ObjectKey, Option<Arc<Service>>),
-    ReplicationController(ObjectKey, Option<Arc<ReplicationController>>),
-    ReplicaSet(ObjectKey, Option<Arc<ReplicaSet>>),
-    StatefulSet(ObjectKey, Option<Arc<StatefulSet>>),
+    Service(ObjectKey, Option<Arc<Selecting<Service>>>),
+    ReplicationController(ObjectKey, Option<Arc<Selecting<ReplicationController>>>),
+    ReplicaSet(ObjectKey, Option<Arc<Selecting<ReplicaSet>>>),
+    StatefulSet(ObjectKey, Option<Arc<Selecting<StatefulSet>>>),
     Budget(ObjectKey, Option<Arc<PodDisruptionBudget>>),
+    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
+    DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
+}
+
+/// The newest state of a volume, or of what decides about volumes; `None` if it is gone.
+pub(super) enum StorageFact {
     Claim(ObjectKey, Option<Arc<PersistentVolumeClaim>>),
     Volume(ObjectKey, Option<Arc<PersistentVolume>>),
     Class(ObjectKey, Option<Arc<StorageClass>>),
@@ -65,8 +73,18 @@ pub(super) enum Fact {
     CsiDriver(ObjectKey, Option<Arc<CSIDriver>>),
     Capacity(ObjectKey, Option<Arc<CSIStorageCapacity>>),
     Attachment(ObjectKey, Option<Arc<VolumeAttachment>>),
-    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
-    DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
+}
+
+impl From<Fact> for Update {
+    fn from(fact: Fact) -> Self {
+        Self::Fact(fact)
+    }
+}
+
+impl From<StorageFact> for Update {
+    fn from(fact: StorageFact) -> Self {
+        Self::Storage(fact)
+    }
 }
 
 /// Caches without whose first list no decision is made.
@@ -122,27 +140,27 @@ fn facts(
         follow(3, &informers.cache(), updates, Fact::ReplicaSet),
         follow(4, &informers.cache(), updates, Fact::StatefulSet),
         follow(5, &informers.cache(), updates, Fact::Budget),
-        follow(6, &informers.cache(), updates, Fact::Claim),
-        follow(7, &informers.cache(), updates, Fact::Volume),
+        follow(6, &informers.cache(), updates, StorageFact::Claim),
+        follow(7, &informers.cache(), updates, StorageFact::Volume),
     ];
     needed.extend(waits);
     drop([
-        follow(8, &informers.cache(), updates, Fact::Class),
-        follow(9, &informers.cache(), updates, Fact::CsiNode),
-        follow(10, &informers.cache(), updates, Fact::CsiDriver),
-        follow(11, &informers.cache(), updates, Fact::Capacity),
-        follow(12, &informers.cache(), updates, Fact::Attachment),
+        follow(8, &informers.cache(), updates, StorageFact::Class),
+        follow(9, &informers.cache(), updates, StorageFact::CsiNode),
+        follow(10, &informers.cache(), updates, StorageFact::CsiDriver),
+        follow(11, &informers.cache(), updates, StorageFact::Capacity),
+        follow(12, &informers.cache(), updates, StorageFact::Attachment),
         follow(14, &informers.cache(), updates, Fact::DeviceClaim),
         follow(13, &informers.cache(), updates, Fact::DeviceClass),
     ]);
 }
 
 /// Reports changes of a kind, and returns a future that ends with its first list.
-fn follow<K: Projection + Send + Sync>(
+fn follow<K: Projection + Send + Sync, F: Into<Update> + 'static>(
     number: u8,
     cache: &Cache<K>,
     updates: &Updates,
-    fact: fn(ObjectKey, Option<Arc<K>>) -> Fact,
+    fact: fn(ObjectKey, Option<Arc<K>>) -> F,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let to = updates.clone();
     cache.on_change(move |change| {
@@ -151,7 +169,7 @@ fn follow<K: Projection + Send + Sync>(
             Change::Deleted(_) => None,
         };
         let key = change.key();
-        to.put(Subject::Fact(number, key.clone()), Update::Fact(fact(key, object)));
+        to.put(Subject::Fact(number, key.clone()), fact(key, object).into());
     });
     let cache = cache.clone();
     Box::pin(async move { cache.synced().await })

@@ -7,6 +7,7 @@ mod bad_days;
 mod bind;
 mod evict;
 mod follow;
+mod measure;
 mod place;
 mod report;
 #[cfg(test)]
@@ -27,10 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::bind::Binder;
 use self::follow::Updates;
+use self::measure::Measured;
 use crate::cluster::Cluster;
 use crate::config::default_profile;
-use crate::framework::{Profile, Views};
+use crate::framework::{Meter, Profile, Views};
 use crate::limits;
+use crate::metrics::Metrics;
 use crate::pod::PodInfo;
 use crate::queue::{Queue, QueueConfig};
 
@@ -42,6 +45,8 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
+    /// Is filled while the scheduler works.
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -50,6 +55,7 @@ impl Default for Config {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
             leader_election: None,
+            metrics: Metrics::default(),
         }
     }
 }
@@ -61,7 +67,7 @@ impl fmt::Debug for Config {
             .field("profiles", &names)
             .field("queue", &self.queue)
             .field("leader_election", &self.leader_election)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,9 +104,12 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
+    config.metrics.begin(&config.profiles, pods.clone());
     let mut scheduler = Scheduler {
-        queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        queue: measure::queue(&config),
+        binder: Binder::new(client.clone(), updates.clone(), &informers, config.metrics.clone()),
+        meter: Meter::new(Instant::now),
+        measured: Measured::new(config.metrics),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),
@@ -145,6 +154,9 @@ struct Scheduler {
     ambient: Ambient,
     recorders: BTreeMap<String, Recorder>,
     updates: Updates,
+    /// Measures the attempt under way.
+    meter: Meter,
+    measured: Measured,
 }
 
 impl Scheduler {
@@ -156,13 +168,15 @@ impl Scheduler {
             }
             let now = Instant::now();
             self.queue.flush(&self.cluster, now);
+            self.show_counts(now);
             if let Some(attempting) = self.queue.pop(now) {
                 self.attempt(&attempting);
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
             }
-            let deadline = self.queue.deadline().unwrap_or_else(|| now + limits::IDLE);
+            let due = self.queue.deadline().into_iter().chain(self.measured.due());
+            let deadline = due.min().unwrap_or_else(|| now + limits::IDLE);
             tokio::select! {
                 biased;
                 update = updates.take() => self.apply(update),

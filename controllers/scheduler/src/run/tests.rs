@@ -31,9 +31,12 @@ pub(super) fn unanswered() -> Scheduler {
 /// Returns a scheduler of an empty cluster with the caches of a process.
 pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> Scheduler {
     let (config, client) = (Config::default(), informers.client().clone());
+    config.metrics.begin(&config.profiles, informers.cache());
     Scheduler {
-        queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), informers),
+        queue: measure::queue(&config),
+        binder: Binder::new(client.clone(), updates.clone(), informers, config.metrics.clone()),
+        meter: Meter::new(Instant::now),
+        measured: Measured::new(config.metrics.clone()),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),
@@ -101,4 +104,76 @@ async fn pod_that_is_deleted_while_it_is_bound_leaves_its_node() {
     scheduler.apply(Update::Binding(info(&pod), Outcome::Gone));
     assert_eq!(scheduler.cluster.named("n").map(|node| node.pods.len()), Some(0));
     assert!(scheduler.binding.is_empty() && scheduler.queue.pop(Instant::now()).is_none());
+}
+
+/// Returns the value of a metric of the scheduler with these labels; of a histogram, the number of its observations.
+fn metric(scheduler: &Scheduler, name: &str, labels: &[&str]) -> Option<f64> {
+    use controllers_runtime::metrics::Value;
+    let series = scheduler.measured.metrics.series();
+    let of_name = series.into_iter().find(|series| series.measure.name == name)?;
+    let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+    of_name.values.get(&labels).map(|value| match value {
+        Value::Number(number) => *number,
+        Value::Histogram { counts, .. } => counts.iter().sum::<u64>() as f64,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_counted_with_what_they_have_run() {
+    let first = pod(json!({}));
+    let mut scheduler = with_binding_under_way(&first);
+    let second = pod(json!({"metadata": {"name": "q", "uid": "v"}, "spec": {"nodeSelector": {"a": "b"}}}));
+    scheduler.pods.apply(second.clone());
+    scheduler.apply(Update::Pod(info(&second)));
+    let attempting = scheduler.queue.pop(Instant::now()).expect("the pod waits");
+    scheduler.attempt(&attempting);
+    scheduler.show_counts(Instant::now());
+    let profile = "default-scheduler";
+    for (name, labels, expected) in [
+        ("scheduler_schedule_attempts_total", &["unschedulable", profile][..], 1.0),
+        ("scheduler_scheduling_algorithm_duration_seconds", &[], 2.0),
+        ("scheduler_framework_extension_point_duration_seconds", &["PreFilter", "Success", profile], 2.0),
+        ("scheduler_framework_extension_point_duration_seconds", &["Filter", "Success", profile], 2.0),
+        ("scheduler_framework_extension_point_duration_seconds", &["Reserve", "Success", profile], 1.0),
+        (
+            "scheduler_framework_extension_point_duration_seconds",
+            &["PostFilter", "Unschedulable", profile],
+            1.0,
+        ),
+        ("scheduler_framework_extension_point_duration_seconds", &["PreEnqueue", "Success", profile], 2.0),
+        ("scheduler_plugin_evaluation_total", &["NodeResourcesFit", "Filter", profile], 2.0),
+        ("scheduler_plugin_evaluation_total", &["NodeAffinity", "Filter", profile], 1.0),
+        ("scheduler_preemption_attempts_total", &[], 1.0),
+        ("scheduler_pending_pods", &["unschedulable"], 1.0),
+        ("scheduler_queue_incoming_pods_total", &["active", "UnschedulablePodAdd"], 2.0),
+        ("scheduler_unschedulable_pods", &["NodeAffinity", profile], 1.0),
+        ("scheduler_event_handling_duration_seconds", &["NodeAdd"], 1.0),
+        ("scheduler_inflight_events", &["PodPopped"], 1.0),
+        ("scheduler_cache_size", &["assumed_pods"], 1.0),
+        ("scheduler_cache_size", &["nodes"], 1.0),
+        ("scheduler_goroutines", &["binding"], 1.0),
+    ] {
+        assert_eq!(metric(&scheduler, name, labels), Some(expected), "{name} {labels:?}");
+    }
+    // The plugin is asked for its hint.
+    scheduler.apply(Update::Node(crate::testing::node("n", json!({"metadata": {"labels": {"a": "b"}}}))));
+    tokio::time::advance(limits::COUNTS_SHOWN).await;
+    scheduler.show_counts(Instant::now());
+    let hints = "scheduler_queueing_hint_execution_duration_seconds";
+    assert_eq!(metric(&scheduler, hints, &["NodeAffinity", "NodeUpdateNodeLabel", "Queue"]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_are_shown_at_once_and_then_once_a_second_while_they_change() {
+    let mut scheduler = with_binding_under_way(&pod(json!({})));
+    let nodes = |scheduler: &Scheduler| metric(scheduler, "scheduler_cache_size", &["nodes"]);
+    scheduler.show_counts(Instant::now());
+    assert_eq!((nodes(&scheduler), scheduler.measured.due()), (Some(1.0), None));
+    scheduler.apply(Update::Node(sized("m", json!({"cpu": "8"}))));
+    scheduler.show_counts(Instant::now());
+    assert_eq!(nodes(&scheduler), Some(1.0));
+    assert_eq!(scheduler.measured.due(), Some(Instant::now() + limits::COUNTS_SHOWN));
+    tokio::time::advance(limits::COUNTS_SHOWN).await;
+    scheduler.show_counts(Instant::now());
+    assert_eq!((nodes(&scheduler), scheduler.measured.due()), (Some(2.0), None));
 }
