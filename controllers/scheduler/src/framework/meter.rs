@@ -1,4 +1,4 @@
-//! What an attempt has run, and how long that took.
+//! Times of the extension points and plugins of an attempt.
 
 use std::time::Duration;
 

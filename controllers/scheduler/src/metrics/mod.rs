@@ -58,7 +58,7 @@ pub(crate) struct Placement {
     pub was_flushed: bool,
 }
 
-/// What the queue and the cluster count, at one time.
+/// Counts of the queue and of the cluster, at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     pub pending: Counts,

@@ -23,6 +23,9 @@ enum Sort {
     Limits,
 }
 
+/// Takes a sample: the values of the labels, and the number.
+type Sink<'a> = dyn FnMut([&str; 7], f64) + 'a;
+
 /// Amounts by name of the resource.
 type Listed = Vec<(String, f64)>;
 
@@ -32,14 +35,13 @@ impl PodResources {
     }
 
     /// Returns the families, each with a function that shows its samples: the values of the labels, and the number.
-    pub fn families(&self) -> [(&'static Measure, impl Fn(&mut dyn FnMut([&str; 7], f64)) + '_); 2] {
-        [(&REQUESTS, Sort::Requests), (&LIMITS, Sort::Limits)].map(|(measure, sort)| {
-            (measure, move |show: &mut dyn FnMut([&str; 7], f64)| self.show(sort, show))
-        })
+    pub fn families(&self) -> [(&'static Measure, impl Fn(&mut Sink<'_>) + '_); 2] {
+        [(&REQUESTS, Sort::Requests), (&LIMITS, Sort::Limits)]
+            .map(|(measure, sort)| (measure, move |show: &mut Sink<'_>| self.show(sort, show)))
     }
 
     /// Shows the resources of each pod that uses some, or will.
-    fn show(&self, sort: Sort, show: &mut dyn FnMut([&str; 7], f64)) {
+    fn show(&self, sort: Sort, show: &mut Sink<'_>) {
         let mut known: BTreeMap<SpecId, Listed> = BTreeMap::new();
         for pod in self.pods.iter().filter(|pod| pod.node.is_none() || !pod.is_finished) {
             let listed = known.entry(pod.spec.id).or_insert_with(|| listed(&pod.spec, sort));

@@ -1,4 +1,4 @@
-//! What the loop counts for metrics.
+//! Counts of the loop for metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
