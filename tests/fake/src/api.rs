@@ -118,6 +118,12 @@ pub(crate) struct Target {
     pub subresource: String,
 }
 
+impl Default for FakeApi {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FakeApi {
     pub fn new() -> Self {
         Self { state: Arc::default(), grown: watch::Sender::new(0), others: Arc::default() }

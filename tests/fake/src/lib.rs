@@ -41,6 +41,12 @@ pub struct WallClock {
     ahead: Arc<AtomicI64>,
 }
 
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl WallClock {
     pub fn new() -> Self {
         Self { start: Instant::now(), ahead: Arc::default() }
