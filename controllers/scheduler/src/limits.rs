@@ -50,3 +50,16 @@ pub const DEFAULT_SELECTORS: usize = 1024;
 /// Topology keys whose domains are kept, besides those of the terms of placed pods: at 5,000 nodes, each takes 20 kB, and
 /// some 500 kB with a value for each node.
 pub const TOPOLOGY_KEYS: usize = 128;
+/// Attempts that wait for the answers of the same extenders at one time. Further ones wait for their turn, in the order of
+/// the queue: there are never more than pods without a node.
+pub const CONSULTATIONS: usize = 16;
+/// Times that an attempt begins anew because no node that extenders have left is feasible any more.
+pub const CONSULTATION_ROUNDS: u32 = 5;
+/// Bindings that an extender is asked for at one time.
+pub const EXTENDER_BINDINGS: usize = 256;
+/// Longest answer of an extender in bytes: that of one without a cache of nodes has all of them, with some 20 kB each.
+pub const EXTENDER_ANSWER: usize = 256 << 20;
+/// Whole objects that are read for extenders at one time.
+pub const EXTENDER_READS: usize = 64;
+/// Longest wait for a whole object.
+pub const EXTENDER_READ: Duration = Duration::from_secs(30);

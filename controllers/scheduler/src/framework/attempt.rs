@@ -177,14 +177,42 @@ pub fn find_feasible(
     for plugin in &profile.plugins {
         plugin.register(pod, cluster);
     }
-    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
-    if cluster.is_empty() {
-        return Err(diagnosis);
-    }
     if nominated_first == NominatedFirst::Yes
         && let Some(id) = fitting_nominated(profile, pod, cluster)
     {
         return Ok(Feasible { nodes: vec![id], evaluated: 1 });
+    }
+    let (nodes, checked) = passing(profile, pod, cluster, views)?;
+    Ok(sample(profile.sampling, &nodes, checked, cluster.len(), start))
+}
+
+/// Returns all nodes that a pod can run on.
+///
+/// # Errors
+///
+/// Returns why no node is feasible.
+pub fn all_feasible(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+) -> Result<NodeSet, Box<Diagnosis>> {
+    for plugin in &profile.plugins {
+        plugin.register(pod, cluster);
+    }
+    Ok(passing(profile, pod, cluster, views)?.0)
+}
+
+/// Returns the nodes that a pod can run on, with the number of nodes that were checked.
+fn passing(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+) -> Result<(NodeSet, usize), Box<Diagnosis>> {
+    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
+    if cluster.is_empty() {
+        return Err(diagnosis);
     }
     let attempt = match Attempt::prepare(profile, pod, cluster) {
         Ok(attempt) => attempt,
@@ -205,7 +233,7 @@ pub fn find_feasible(
         explain(profile, pod, cluster, &mut diagnosis);
         return Err(diagnosis);
     }
-    Ok(sample(profile.sampling, &nodes, checked, cluster.len(), start))
+    Ok((nodes, checked))
 }
 
 /// Records why nodes are not feasible for a pod. A node for which pods are nominated is judged with them first.

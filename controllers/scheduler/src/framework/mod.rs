@@ -13,7 +13,9 @@ mod profile;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, score};
+pub use self::attempt::{
+    Attempt, Feasible, NominatedFirst, all_feasible, best, diagnose, find_feasible, score,
+};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::plugin::{

@@ -32,6 +32,7 @@ impl Scheduler {
             Update::NodeGone(name) => self.remove_node(&name),
             Update::Fact(fact) => self.apply_fact(fact),
             Update::Binding(pod, outcome) => self.bound(&pod, outcome),
+            Update::Consulted(number, answer) => self.consulted(number, answer),
             Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
         }
     }
@@ -150,7 +151,7 @@ impl Scheduler {
         self.release(pod);
         self.binding.remove(&pod.uid);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
-        let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
+        let Some(current) = current.filter(|current| outcome != Outcome::Gone && current.node.is_none())
         else {
             self.queue.done(&pod.uid);
             return;
@@ -160,6 +161,10 @@ impl Scheduler {
         self.queue.add(Arc::clone(&current), &self.cluster, now);
         let failure = Failure { is_error: true, ..Failure::default() };
         self.queue.failed(&current, failure, &self.cluster, now);
+        if let Outcome::Refused(text) = outcome {
+            self.warn(&current, "FailedScheduling", text.clone());
+            self.write_condition(&current, "SchedulerError", text, None);
+        }
     }
 
     /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a

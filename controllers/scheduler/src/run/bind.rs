@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
+use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
 use crate::bind_volumes::VolumeBinder;
 use crate::framework::PreBind;
@@ -17,13 +18,15 @@ use crate::limits;
 use crate::pod::PodInfo;
 
 /// The outcome of a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Bound,
     /// The pod is gone.
     Gone,
     /// The binding was refused, or nobody knows whether it was accepted.
     Failed,
+    /// An extender has not bound the pod, for a reason that users are told.
+    Refused(String),
 }
 
 /// Writes bindings for the loop.
@@ -41,6 +44,8 @@ pub(super) struct Placed {
     pub node: Arc<str>,
     /// Writes that plugins have planned before the binding.
     pub plans: Vec<PreBind>,
+    /// Set if an extender binds the pod.
+    pub extender: Option<ExtenderBinder>,
     pub recorder: Option<Recorder>,
 }
 
@@ -61,10 +66,13 @@ impl Binder {
         let volumes = self.volumes.clone();
         tokio::spawn(async move {
             let outcome = match carry_out(&client, &volumes, &placed).await {
-                Ok(()) => {
-                    let _lane = lanes.acquire().await;
-                    write(client, &placed).await
-                }
+                Ok(()) => match extend::bind(&client, &placed).await {
+                    Some(outcome) => outcome,
+                    None => {
+                        let _lane = lanes.acquire().await;
+                        write(client, &placed).await
+                    }
+                },
                 Err(outcome) => outcome,
             };
             let pod = placed.pod;
@@ -94,10 +102,7 @@ async fn write(client: Client, placed: &Placed) -> Outcome {
     let (pod, node) = (&placed.pod, &placed.node);
     match write_binding(client.clone(), pod, node).await {
         Ok(()) => {
-            if let Some(recorder) = &placed.recorder {
-                let message = format!("Successfully assigned {} to {node}", pod.key());
-                recorder.normal(reference(pod), "Scheduled", message);
-            }
+            announce(placed);
             Outcome::Bound
         }
         Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -112,6 +117,15 @@ async fn write(client: Client, placed: &Placed) -> Outcome {
             warn!(pod = %pod.key(), %node, %error, "binding got no answer, reading the pod");
             resolve(client, pod).await
         }
+    }
+}
+
+/// Records that a pod was bound.
+pub(super) fn announce(placed: &Placed) {
+    let Placed { pod, node, .. } = placed;
+    if let Some(recorder) = &placed.recorder {
+        let message = format!("Successfully assigned {} to {node}", pod.key());
+        recorder.normal(reference(pod), "Scheduled", message);
     }
 }
 
@@ -143,7 +157,7 @@ async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Resul
 
 /// Finds out what has become of a pod whose binding got no answer. Until the API server answers, the pod may be bound, and
 /// nobody else gets its place.
-async fn resolve(client: Client, pod: &PodInfo) -> Outcome {
+pub(super) async fn resolve(client: Client, pod: &PodInfo) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let mut pause = limits::RESOLVE_PAUSE;
     loop {

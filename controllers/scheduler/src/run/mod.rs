@@ -4,6 +4,7 @@
 mod apply;
 mod bind;
 mod evict;
+mod extend;
 mod follow;
 mod place;
 mod report;
@@ -24,9 +25,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::bind::Binder;
+use self::extend::Desk;
 use self::follow::Updates;
 use crate::cluster::Cluster;
 use crate::config::default_profile;
+use crate::extenders::Extenders;
 use crate::framework::{Profile, Views};
 use crate::limits;
 use crate::pod::PodInfo;
@@ -38,6 +41,8 @@ pub struct Config {
     /// One for each `schedulerName` whose pods are scheduled.
     pub profiles: Arc<[Profile]>,
     pub queue: QueueConfig,
+    /// Services that take part in decisions.
+    pub extenders: Extenders,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
 }
@@ -47,6 +52,7 @@ impl Default for Config {
         Self {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
+            extenders: Extenders::default(),
             leader_election: None,
         }
     }
@@ -58,6 +64,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("profiles", &names)
             .field("queue", &self.queue)
+            .field("extenders", &self.extenders)
             .field("leader_election", &self.leader_election)
             .finish()
     }
@@ -96,9 +103,11 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
+    let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let scheduler = Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
         binder: Binder::new(client.clone(), updates.clone(), &informers),
+        desk,
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),
@@ -139,6 +148,7 @@ struct Scheduler {
     namespaces: BTreeMap<String, Arc<Namespace>>,
     pods: Cache<PodInfo>,
     binder: Binder,
+    desk: Desk,
     client: Client,
     ambient: Ambient,
     recorders: BTreeMap<String, Recorder>,
@@ -154,8 +164,12 @@ impl Scheduler {
             }
             let now = Instant::now();
             self.queue.flush(&self.cluster, now);
-            if let Some(attempting) = self.queue.pop(now) {
-                self.attempt(&attempting);
+            let served = self.serve();
+            let popped = self.queue.pop(now);
+            if let Some(attempting) = &popped {
+                self.attempt(attempting);
+            }
+            if served || popped.is_some() {
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;

@@ -32,6 +32,9 @@ impl Scheduler {
             self.queue.done(&pod.uid);
             return;
         }
+        if self.consult(pod) {
+            return;
+        }
         match self.choose(index, pod) {
             Ok(id) => self.assume(index, pod, id),
             Err(diagnosis) => self.refuse(index, pod, *diagnosis),
@@ -53,7 +56,7 @@ impl Scheduler {
     }
 
     /// Counts a pod on its node from now on, and writes the binding.
-    fn assume(&mut self, index: usize, pod: &Arc<PodInfo>, id: NodeId) {
+    pub(super) fn assume(&mut self, index: usize, pod: &Arc<PodInfo>, id: NodeId) {
         let node = Arc::clone(&self.cluster.node(id).name);
         debug!(pod = %pod.key(), %node, "placed");
         self.cluster.nominated.remove(pod);
@@ -71,7 +74,8 @@ impl Scheduler {
         // The attempt ends with the binding: a pod whose binding fails is taken back by the queue.
         self.binding.insert(pod.uid.clone(), Arc::clone(pod));
         let recorder = self.recorders.get(&self.profiles[index].name).cloned();
-        self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, recorder });
+        let extender = self.desk.binder_of(pod);
+        self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, extender, recorder });
     }
 
     /// Runs the plugins' Reserve, and undoes it if one refuses.
@@ -102,21 +106,27 @@ impl Scheduler {
     }
 
     /// Looks for pods to preempt for a pod that fits nowhere, and reports the outcome.
-    fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
+    pub(super) fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
         let profiles = Arc::clone(&self.profiles);
         let profile = &profiles[index];
-        let mut nominated = None;
+        let mut found = None;
         if diagnosis.nodes > 0 && !diagnosis.is_error() {
             let random = self.ambient.random.next_u64();
-            nominated = match post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random) {
-                // The nomination stays as it is.
-                Some(Found::NotEligible(_)) => pod.nominated.clone(),
-                Some(Found::Nothing(_)) | None => None,
-                Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
-            };
+            found = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
         }
+        self.refused(pod, &diagnosis, found);
+    }
+
+    /// Preempts pods for a pod that fits nowhere, if some were found, and reports the outcome.
+    pub(super) fn refused(&mut self, pod: &Arc<PodInfo>, diagnosis: &Diagnosis, found: Option<Found>) {
+        let nominated = match found {
+            // The nomination stays as it is.
+            Some(Found::NotEligible(_) | Found::Failed(_)) => pod.nominated.clone(),
+            Some(Found::Nothing(_)) | None => None,
+            Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
+        };
         info!(pod = %pod.key(), error = %diagnosis, "no node is feasible");
-        self.report(pod, &diagnosis, nominated);
+        self.report(pod, diagnosis, nominated);
     }
 
     /// Nominates a pod for a node, and removes the victims there; returns the node.

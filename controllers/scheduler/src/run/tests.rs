@@ -29,6 +29,7 @@ fn with_binding_under_way(pod: &v1::Pod) -> Scheduler {
     let mut scheduler = Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
         binder: Binder::new(client.clone(), updates.clone(), &informers),
+        desk: Desk::default(),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),
