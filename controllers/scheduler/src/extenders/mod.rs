@@ -9,7 +9,7 @@ mod connect;
 mod consult;
 mod objects;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wire;
 
 use std::collections::BTreeSet;

@@ -59,6 +59,12 @@ impl Objects {
         Self { client, nodes, lanes: Arc::new(Semaphore::new(limits::EXTENDER_READS)) }
     }
 
+    /// Returns a reader that asks for each node.
+    #[cfg(test)]
+    pub fn without_cache(client: Client) -> Self {
+        Self { client, nodes: None, lanes: Arc::new(Semaphore::new(limits::EXTENDER_READS)) }
+    }
+
     /// Returns a pod; `None` if it is gone.
     pub async fn pod(&self, pod: &PodInfo) -> Result<Option<String>, CallError> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());

@@ -130,6 +130,19 @@ impl Desk {
         }
     }
 
+    /// Returns a desk that reads objects with this reader, and whose fence is open.
+    #[cfg(test)]
+    pub(super) fn for_tests(extenders: Extenders, objects: Objects) -> Self {
+        let bindings = Arc::new(Semaphore::new(limits::EXTENDER_BINDINGS));
+        let means = Means { objects, fence: Fence::open(), bindings };
+        Self { extenders, means: Some(means), ..Self::default() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn fence_for_tests(&self) -> &Fence {
+        &self.means.as_ref().expect("the test has made it").fence
+    }
+
     /// Returns the number of attempts under way, and of those that wait for their turn.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
