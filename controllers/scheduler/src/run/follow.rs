@@ -51,7 +51,7 @@ pub(super) enum Update {
         uid: Uid,
         all_deleted: bool,
     },
-    /// What extenders say in the attempt with this number.
+    /// The answer of extenders in the attempt with this number.
     Consulted(u64, Answer),
 }
 

@@ -1,7 +1,8 @@
-//! The calls of extenders, against a real HTTP server on loopback. With those of `run/extend/tests`, the cases cover all 19
-//! of kube-scheduler's `extender_test.go` (eleven of the choice of a node, five of interest, one each of the two conversions
-//! of victims, and the binder alone) but the one of a sample of one node, the six of `TestFindNodesThatPassExtenders`, the
-//! one with extenders of `TestPrioritizeNodes`, and the three of the validation of extenders.
+//! The calls of extenders, against a real HTTP server on loopback. With those of `run/extend/tests`, the cases cover those
+//! of kube-scheduler's tests: 17 of the 18 of `extender_test.go` (not that a search without scores ends at its first node),
+//! six of `TestFindNodesThatPassExtenders`, one with extenders each of `TestSchedulerSchedulePod` and `TestPrioritizeNodes`,
+//! four of `TestSchedulerBinding`, and five of `default_preemption_test.go`. The three of the validation are in
+//! `config/tests.rs`, and the one of `test/integration/scheduler/extender` is in the tests of the binary.
 
 mod server;
 mod tls;
@@ -92,6 +93,9 @@ async fn extenders_are_not_asked_once_no_node_is_left() {
     let found = consult(vec![filter(&first), filter(&second)], &["a"]).await.unwrap();
     assert!(found.nodes.is_empty() && found.has_refused);
     assert!(second.requests("filter").is_empty());
+    let found = consult(vec![filter(&first), filter(&second)], &["a", "b"]).await.unwrap();
+    assert!(found.nodes.is_empty(), "each leaves what the other refuses");
+    assert_eq!(found.refusals.len(), 2);
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub(super) struct Inquiry {
     pub rounds: u32,
 }
 
-/// What extenders are asked for.
+/// The question to extenders.
 pub(super) enum Stage {
     Nodes {
         /// They are asked for no more than the node that the pod is nominated for.

@@ -36,7 +36,7 @@ use crate::pod::PodInfo;
 use crate::preemption::Answered;
 use crate::queue::EXTENDER;
 
-/// What a task has learnt from extenders.
+/// The outcome of a task that asks extenders.
 pub(super) enum Answer {
     /// The pod is gone.
     Gone,

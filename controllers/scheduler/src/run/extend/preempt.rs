@@ -13,7 +13,7 @@ use crate::preemption::{Answered, Candidate, Found, pick, post_filter_by, still_
 /// A preemption whose candidates extenders are asked about.
 pub(super) struct Preemption {
     diagnosis: Diagnosis,
-    /// What other plugins add to the diagnosis if nothing is preempted.
+    /// Texts that other plugins add to the diagnosis if nothing is preempted.
     messages: Vec<String>,
     candidates: Vec<Candidate>,
     /// Extenders that are still to be asked, the first of them last; the last of them is being asked.
