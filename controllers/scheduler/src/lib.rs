@@ -7,6 +7,7 @@ pub mod bind_volumes;
 pub mod cluster;
 pub mod config;
 pub mod events;
+pub mod extenders;
 pub mod framework;
 mod limits;
 pub mod metrics;

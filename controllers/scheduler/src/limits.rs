@@ -63,3 +63,16 @@ pub const POD_TERMS: usize = 64;
 pub const POD_NAMESPACES: usize = 4096;
 /// Held terms that are remembered in all for the pods that they match, 8 bytes each.
 pub const MATCHED_IDS: usize = 1 << 20;
+/// Attempts that wait for the answers of the same extenders at one time. Further ones wait for their turn, in the order of
+/// the queue: there are never more than pods without a node.
+pub const CONSULTATIONS: usize = 16;
+/// Times that an attempt begins anew because no node that extenders have left is feasible any more.
+pub const CONSULTATION_ROUNDS: u32 = 5;
+/// Bindings that an extender is asked for at one time.
+pub const EXTENDER_BINDINGS: usize = 256;
+/// Longest answer of an extender in bytes: that of one without a cache of nodes has all of them, with some 20 kB each.
+pub const EXTENDER_ANSWER: usize = 256 << 20;
+/// Whole objects that are read for extenders at one time.
+pub const EXTENDER_READS: usize = 64;
+/// Longest wait for a whole object.
+pub const EXTENDER_READ: Duration = Duration::from_secs(30);

@@ -10,6 +10,7 @@ use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Lane, LeaderElection};
 use controllers_scheduler::Config;
 use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND, with_defaults};
+use controllers_scheduler::extenders::Extenders;
 use serde_json::{Value, json};
 use tracing::warn;
 use userspace_daemon::shutdown;
@@ -28,9 +29,11 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let Scheduler { config, scheduler_name, flags, secure_port, probes } = args;
     let ambient = Ambient::system();
     let document = document(config.as_deref(), &scheduler_name, &flags)?;
-    let configuration = Configuration::from_value(document.clone())?;
+    let mut configuration = Configuration::from_value(document.clone())?;
+    let extenders = std::mem::take(&mut configuration.extenders);
     let kubeconfig = configuration.kubeconfig.clone();
     let (mut config, ignored) = of_configuration(configuration, &flags, &identity(&ambient))?;
+    config.extenders = Extenders::connect(extenders).await.context("couldn't build extenders")?;
     if !ignored.is_empty() {
         warn!(fields = ignored.join(", "), "fields of the configuration have no effect");
     }
@@ -72,20 +75,14 @@ fn document(file: Option<&Path>, name: &str, flags: &SchedulerFlags) -> Result<V
     Ok(document)
 }
 
-/// Returns the configuration of the loop, and the fields without effect.
+/// Returns the configuration of the loop without its extenders, and the fields without effect.
 fn of_configuration(
     configuration: Configuration,
     flags: &SchedulerFlags,
     identity: &str,
 ) -> Result<(Config, Vec<&'static str>)> {
-    let Configuration { profiles, mut queue, extenders, kubeconfig: _, leader_election, ignored } =
+    let Configuration { profiles, mut queue, extenders: _, kubeconfig: _, leader_election, ignored } =
         configuration;
-    if !extenders.is_empty() {
-        bail!(
-            "the configuration has {} extenders, which are not supported: remove the field extenders",
-            extenders.len()
-        );
-    }
     if let Some(time) = flags.max_parked()? {
         queue.max_parked = time;
     }
@@ -154,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn extenders_are_refused() {
-        let error = config(json!({"extenders": [{"urlPrefix": "http://a", "filterVerb": "f"}]})).unwrap_err();
-        assert!(error.to_string().contains("extenders"), "{error}");
+    fn extenders_make_the_queue_remember_all_events() {
+        let found = config(json!({"extenders": [{"urlPrefix": "http://a", "filterVerb": "f"}]})).unwrap();
+        assert!(found.queue.has_extenders);
     }
 
     #[test]

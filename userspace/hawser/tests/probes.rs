@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 /// A process that is killed when dropped.
-struct Process(Child);
+pub(crate) struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -25,19 +25,19 @@ impl Drop for Process {
     }
 }
 
-fn hawser() -> Command {
+pub(crate) fn hawser() -> Command {
     Command::new(env!("CARGO_BIN_EXE_hawser"))
 }
 
 /// An API server of its own with a certificate for others to serve with.
-struct Cluster {
+pub(crate) struct Cluster {
     dir: tempfile::TempDir,
     pki: Pki,
     _api: Process,
 }
 
 impl Cluster {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = hawser();
         command.args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"]);
@@ -50,12 +50,12 @@ impl Cluster {
         Self { dir, pki, _api: api }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Returns the command of a component that serves its pages on a port.
-    fn component(&self, name: &str, port: u16) -> Command {
+    pub fn component(&self, name: &str, port: u16) -> Command {
         let mut command = hawser();
         command.args([name, "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()]);
         command.arg("--kubeconfig").arg(self.path("kubeconfig.yaml"));
@@ -79,7 +79,7 @@ fn get(path: &str) -> http::Request<Vec<u8>> {
 }
 
 /// Repeats a request until it succeeds.
-async fn wait_for<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn wait_for<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(done) = attempt().await {
@@ -111,7 +111,7 @@ async fn probes_are_answered_over_tls_and_a_port_that_is_taken_is_an_error() {
     }
 }
 
-async fn create<K>(api: Api<K>, object: Value) -> K
+pub(crate) async fn create<K>(api: Api<K>, object: Value) -> K
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {

@@ -226,15 +226,46 @@ pub fn find_feasible_timed(
     for plugin in &profile.plugins {
         plugin.register(pod, cluster);
     }
-    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
-    if cluster.is_empty() {
-        return Err(diagnosis);
-    }
     if nominated_first == NominatedFirst::Yes
         && let Some(id) = fitting_nominated(profile, pod, cluster)
     {
         meter.ended(Stage::Filter, Status::Success);
         return Ok(Feasible { nodes: vec![id], evaluated: 1 });
+    }
+    let (nodes, checked) = passing(profile, pod, cluster, views, meter)?;
+    let feasible = sample(profile.sampling, &nodes, checked, cluster.len(), start);
+    meter.ended(Stage::Filter, Status::Success);
+    Ok(feasible)
+}
+
+/// Returns all nodes that a pod can run on.
+///
+/// # Errors
+///
+/// Returns why no node is feasible.
+pub fn all_feasible(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+) -> Result<NodeSet, Box<Diagnosis>> {
+    for plugin in &profile.plugins {
+        plugin.register(pod, cluster);
+    }
+    Ok(passing(profile, pod, cluster, views, &mut Meter::default())?.0)
+}
+
+/// Returns the nodes that a pod can run on, with the number of nodes that were checked.
+fn passing(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+    meter: &mut Meter,
+) -> Result<(NodeSet, usize), Box<Diagnosis>> {
+    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
+    if cluster.is_empty() {
+        return Err(diagnosis);
     }
     let attempt = match Attempt::prepare_timed(profile, pod, cluster, meter) {
         Ok(attempt) => attempt,
@@ -262,9 +293,7 @@ pub fn find_feasible_timed(
         meter.ended(Stage::Filter, status);
         return Err(diagnosis);
     }
-    let feasible = sample(profile.sampling, &nodes, checked, cluster.len(), start);
-    meter.ended(Stage::Filter, Status::Success);
-    Ok(feasible)
+    Ok((nodes, checked))
 }
 
 /// Records why nodes are not feasible for a pod. A node for which pods are nominated is judged with them first.

@@ -33,6 +33,7 @@ impl Scheduler {
             Update::Fact(fact) => self.apply_fact(fact),
             Update::Storage(fact) => self.apply_storage(fact),
             Update::Binding(pod, outcome) => self.bound(&pod, outcome),
+            Update::Consulted(number, answer) => self.consulted(number, answer),
             Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
         }
     }

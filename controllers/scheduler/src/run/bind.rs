@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
 use super::report::Conditions;
 use crate::bind_volumes::VolumeBinder;
@@ -55,6 +56,8 @@ pub(super) struct Placed {
     pub node: Arc<str>,
     /// Writes that plugins have planned before the binding.
     pub plans: Vec<PreBind>,
+    /// Set if an extender binds the pod.
+    pub extender: Option<ExtenderBinder>,
     pub recorder: Option<Recorder>,
     pub attempt: Placement,
 }
@@ -84,9 +87,14 @@ impl Binder {
             metrics.stage(profile, Stage::PreBind, status, began.elapsed());
             let outcome = match prepared {
                 Ok(()) => {
-                    let _lane = lanes.acquire().await;
                     let began = Instant::now();
-                    let outcome = write(client, &placed).await;
+                    let outcome = match extend::bind(&client, &placed).await {
+                        Some(outcome) => outcome,
+                        None => {
+                            let _lane = lanes.acquire().await;
+                            write(client, &placed).await
+                        }
+                    };
                     metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
                     outcome
                 }
@@ -123,10 +131,7 @@ async fn write(client: Client, placed: &Placed) -> Outcome {
     let (pod, node) = (&placed.pod, &placed.node);
     match write_binding(client.clone(), pod, node).await {
         Ok(()) => {
-            if let Some(recorder) = &placed.recorder {
-                let message = format!("Successfully assigned {} to {node}", pod.key());
-                recorder.normal(reference(pod), "Scheduled", message);
-            }
+            announce(placed);
             Outcome::Bound
         }
         Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -154,6 +159,15 @@ fn is_refusal(code: u16) -> bool {
 /// Returns why a pod was not bound in the words of kube-scheduler.
 fn failure(error: &str) -> String {
     format!("running Bind plugin \"DefaultBinder\": {error}")
+}
+
+/// Records that a pod was bound.
+pub(super) fn announce(placed: &Placed) {
+    let Placed { pod, node, .. } = placed;
+    if let Some(recorder) = &placed.recorder {
+        let message = format!("Successfully assigned {} to {node}", pod.key());
+        recorder.normal(reference(pod), "Scheduled", message);
+    }
 }
 
 /// Returns a reference to a pod for events.
@@ -184,7 +198,7 @@ async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Resul
 
 /// Finds out what has become of a pod whose binding got no clear answer. Until the API server answers, the pod may be bound, and
 /// nobody else gets its place.
-async fn resolve(client: Client, pod: &PodInfo, failure: &str) -> Outcome {
+pub(super) async fn resolve(client: Client, pod: &PodInfo, failure: &str) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let mut pause = limits::RESOLVE_PAUSE;
     loop {

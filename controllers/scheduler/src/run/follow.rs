@@ -15,6 +15,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::bind::Outcome;
+use super::extend::Answer;
 use crate::cluster::NodeFacts;
 use crate::pod::PodInfo;
 use crate::selecting::Selecting;
@@ -34,6 +35,8 @@ pub(super) enum Subject {
     Binding(Uid),
     /// The removal of the victims of a pod.
     Preemption(Uid),
+    /// The attempt with this number, which waits for extenders.
+    Consultation(u64),
 }
 
 /// A change that handlers and tasks report to the loop.
@@ -50,6 +53,8 @@ pub(super) enum Update {
         uid: Uid,
         all_deleted: bool,
     },
+    /// The answer of extenders in the attempt with this number.
+    Consulted(u64, Answer),
 }
 
 /// The newest state of an object; `None` if it is gone.

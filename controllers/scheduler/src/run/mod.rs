@@ -6,6 +6,7 @@ mod apply;
 mod bad_days;
 mod bind;
 mod evict;
+mod extend;
 mod follow;
 mod measure;
 mod place;
@@ -27,10 +28,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::bind::Binder;
+use self::extend::Desk;
 use self::follow::Updates;
 use self::measure::Measured;
 use crate::cluster::Cluster;
 use crate::config::default_profile;
+use crate::extenders::Extenders;
 use crate::framework::{Meter, Profile, Views};
 use crate::limits;
 use crate::metrics::Metrics;
@@ -43,6 +46,8 @@ pub struct Config {
     /// One for each `schedulerName` whose pods are scheduled.
     pub profiles: Arc<[Profile]>,
     pub queue: QueueConfig,
+    /// Services that take part in decisions.
+    pub extenders: Extenders,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
     /// Is filled while the scheduler works.
@@ -54,6 +59,7 @@ impl Default for Config {
         Self {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
+            extenders: Extenders::default(),
             leader_election: None,
             metrics: Metrics::default(),
         }
@@ -66,6 +72,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("profiles", &names)
             .field("queue", &self.queue)
+            .field("extenders", &self.extenders)
             .field("leader_election", &self.leader_election)
             .finish_non_exhaustive()
     }
@@ -105,9 +112,12 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
     config.metrics.begin(&config.profiles, pods.clone());
+    let queue = measure::queue(&config);
+    let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let mut scheduler = Scheduler {
-        queue: measure::queue(&config),
+        queue,
         binder: Binder::new(client.clone(), updates.clone(), &informers, config.metrics.clone()),
+        desk,
         meter: Meter::new(Instant::now),
         measured: Measured::new(config.metrics),
         profiles: config.profiles,
@@ -150,6 +160,7 @@ struct Scheduler {
     namespaces: BTreeMap<String, Arc<Namespace>>,
     pods: Cache<PodInfo>,
     binder: Binder,
+    desk: Desk,
     client: Client,
     ambient: Ambient,
     recorders: BTreeMap<String, Recorder>,
@@ -169,8 +180,12 @@ impl Scheduler {
             let now = Instant::now();
             self.queue.flush(&self.cluster, now);
             self.show_counts(now);
-            if let Some(attempting) = self.queue.pop(now) {
-                self.attempt(&attempting);
+            let served = self.serve();
+            let popped = self.queue.pop(now);
+            if let Some(attempting) = &popped {
+                self.attempt(attempting);
+            }
+            if served || popped.is_some() {
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;

@@ -40,6 +40,9 @@ impl Scheduler {
             return;
         }
         self.begin();
+        if self.consult(attempting) {
+            return;
+        }
         match self.choose(index, pod) {
             Ok(id) => self.assume(index, attempting, id),
             Err(diagnosis) => self.refuse(index, pod, *diagnosis),
@@ -72,7 +75,7 @@ impl Scheduler {
     }
 
     /// Counts a pod on its node from now on, and writes the binding.
-    fn assume(&mut self, index: usize, attempting: &Attempting, id: NodeId) {
+    pub(super) fn assume(&mut self, index: usize, attempting: &Attempting, id: NodeId) {
         let pod = &attempting.pod;
         self.meter.decided();
         let node = Arc::clone(&self.cluster.node(id).name);
@@ -103,7 +106,8 @@ impl Scheduler {
             attempts: attempting.attempts,
             was_flushed: attempting.was_flushed,
         };
-        self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, recorder, attempt });
+        let extender = self.desk.binder_of(pod);
+        self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, extender, recorder, attempt });
     }
 
     /// Runs the plugins' Reserve, and undoes it if one refuses.
@@ -135,32 +139,43 @@ impl Scheduler {
     }
 
     /// Looks for pods to preempt for a pod that fits nowhere, and reports the outcome.
-    fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
+    pub(super) fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
         let profiles = Arc::clone(&self.profiles);
         let profile = &profiles[index];
-        let mut nominated = None;
+        let mut found = None;
         if diagnosis.nodes > 0 && !diagnosis.is_error() {
             let random = self.ambient.random.next_u64();
-            let found = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
+            found = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
             let status = match found {
                 Some(Found::Candidate(_)) => Status::Success,
                 _ => Status::Refused(Code::Unschedulable),
             };
             self.meter.ended(Stage::PostFilter, status);
-            if found.is_some() {
-                self.measured.metrics.preemption_tried();
-            }
-            nominated = match found {
-                // The nomination stays as it is.
-                Some(Found::NotEligible(_)) => pod.nominated.clone(),
-                Some(Found::Nothing(_)) | None => None,
-                Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
-            };
         }
+        self.refused(index, pod, &diagnosis, found);
+    }
+
+    /// Preempts pods for a pod that fits nowhere, if some were found, and reports the outcome.
+    pub(super) fn refused(
+        &mut self,
+        index: usize,
+        pod: &Arc<PodInfo>,
+        diagnosis: &Diagnosis,
+        found: Option<Found>,
+    ) {
+        if found.is_some() {
+            self.measured.metrics.preemption_tried();
+        }
+        let nominated = match found {
+            // The nomination stays as it is.
+            Some(Found::NotEligible(_) | Found::Failed(_)) => pod.nominated.clone(),
+            Some(Found::Nothing(_)) | None => None,
+            Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
+        };
         self.meter.decided();
         self.measured.metrics.decided(index, &self.meter);
         info!(pod = %pod.key(), error = %diagnosis, "no node is feasible");
-        self.report(index, pod, &diagnosis, nominated);
+        self.report(index, pod, diagnosis, nominated);
     }
 
     /// Nominates a pod for a node, and removes the victims there; returns the node.

@@ -35,6 +35,7 @@ pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> S
     Scheduler {
         queue: measure::queue(&config),
         binder: Binder::new(client.clone(), updates.clone(), informers, config.metrics.clone()),
+        desk: Desk::default(),
         meter: Meter::new(Instant::now),
         measured: Measured::new(config.metrics.clone()),
         profiles: config.profiles,
