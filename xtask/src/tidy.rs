@@ -136,8 +136,11 @@ const APART: &[(&str, &[&str])] = &[
 ];
 
 /// Dependencies that no file of the package names, because only generated or shared code uses them.
-const NAMED_ELSEWHERE: &[(&str, &[&str])] =
-    &[("kubelet-cri", &["prost", "tonic-prost"]), ("userspace-proxy", &["ebpf-common"])];
+const NAMED_ELSEWHERE: &[(&str, &[&str])] = &[
+    ("controllers-scheduler", &["proptest"]),
+    ("kubelet-cri", &["prost", "tonic-prost"]),
+    ("userspace-proxy", &["ebpf-common"]),
+];
 
 /// The line by which a crate of the product refuses the machine's clock, randomness, environment and threads
 /// (clippy.toml) outside of its tests.

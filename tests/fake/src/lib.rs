@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod faults;
+mod kinds;
 pub mod merge;
 pub mod scale;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
-pub use tests_fake::{WallClock, ambient, api, at, faults, merge, scale};
+pub use tests_fake::{WallClock, ambient, api, at, faults, merge};
 
 use crate::meta::Labels;
 use crate::pods;

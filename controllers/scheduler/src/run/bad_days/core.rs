@@ -101,10 +101,10 @@ impl World {
         let mut scheduler = unanswered();
         for (name, mode) in CLAIMS {
             let claim = serde_json::from_value(claim(name, mode)).unwrap();
-            scheduler.apply(Update::Fact(Fact::Claim(ObjectKey::new("ns", name), Some(Arc::new(claim)))));
+            scheduler.apply(Update::Storage(StorageFact::Claim(ObjectKey::new("ns", name), Some(Arc::new(claim)))));
             let volume = serde_json::from_value(volume(name, mode)).unwrap();
             let key = ObjectKey::new("", &format!("v-{name}"));
-            scheduler.apply(Update::Fact(Fact::Volume(key, Some(Arc::new(volume)))));
+            scheduler.apply(Update::Storage(StorageFact::Volume(key, Some(Arc::new(volume)))));
         }
         let dice = fastrand::Rng::with_seed(seed);
         let (pods, nodes, untold) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());

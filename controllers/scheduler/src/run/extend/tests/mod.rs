@@ -19,11 +19,13 @@ use crate::cluster::Cluster;
 use crate::config::Configuration;
 use crate::extenders::Extenders;
 use crate::extenders::tests::{Api, Reply, Server};
-use crate::framework::Views;
+use crate::framework::{Meter, Views};
+use crate::metrics::Metrics;
 use crate::queue::{Pool, Queue};
 use crate::run::bind::Binder;
 use crate::run::extend::Desk;
 use crate::run::follow::Updates;
+use crate::run::measure::Measured;
 use crate::testing::{merge, sized};
 
 /// A scheduler whose API is in memory.
