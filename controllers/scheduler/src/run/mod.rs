@@ -107,7 +107,8 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let pods = informers.cache::<PodInfo>();
     let recorders = config.profiles.iter().map(|profile| {
         let (client, ambient, stop) = (client.clone(), ambient.clone(), shutdown.clone());
-        (profile.name.clone(), Recorder::new(client, ambient, &profile.name, "", stop))
+        let recorder = Recorder::new(client, ambient, &profile.name, "", stop);
+        (profile.name.clone(), recorder.with_actions(report::ACTIONS))
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);

@@ -20,6 +20,10 @@ use crate::pod::PodInfo;
 /// Ends a message that was cut.
 const CUT: &str = " ...";
 
+/// The actions of events by their reasons, as kube-scheduler names them.
+pub(super) const ACTIONS: &[(&str, &str)] =
+    &[("Scheduled", "Binding"), ("FailedScheduling", "Scheduling"), ("Preempted", "Preempting")];
+
 impl Scheduler {
     /// Records a warning about a pod.
     pub(super) fn warn(&self, pod: &PodInfo, reason: &'static str, mut message: String) {
