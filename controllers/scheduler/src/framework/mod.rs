@@ -15,8 +15,8 @@ mod view;
 
 pub(crate) use self::attempt::yields;
 pub use self::attempt::{
-    Attempt, Feasible, NominatedFirst, all_feasible, best, diagnose, find_feasible, find_feasible_timed, score,
-    score_timed,
+    Attempt, Feasible, NominatedFirst, all_feasible, best, diagnose, find_feasible, find_feasible_timed,
+    score, score_timed,
 };
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};

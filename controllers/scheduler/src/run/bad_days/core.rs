@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1;
 use tokio::time::Instant;
 
 use super::super::bind::Outcome;
-use super::super::follow::{Fact, Update};
+use super::super::follow::{StorageFact, Update};
 use super::super::tests::unanswered;
 use super::super::{Cluster, Scheduler, Views};
 use super::*;
@@ -101,7 +101,10 @@ impl World {
         let mut scheduler = unanswered();
         for (name, mode) in CLAIMS {
             let claim = serde_json::from_value(claim(name, mode)).unwrap();
-            scheduler.apply(Update::Storage(StorageFact::Claim(ObjectKey::new("ns", name), Some(Arc::new(claim)))));
+            scheduler.apply(Update::Storage(StorageFact::Claim(
+                ObjectKey::new("ns", name),
+                Some(Arc::new(claim)),
+            )));
             let volume = serde_json::from_value(volume(name, mode)).unwrap();
             let key = ObjectKey::new("", &format!("v-{name}"));
             scheduler.apply(Update::Storage(StorageFact::Volume(key, Some(Arc::new(volume)))));
