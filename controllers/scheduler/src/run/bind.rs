@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Informers, Recorder};
+use apiserver_client::{Informers, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
@@ -11,8 +13,9 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use super::follow::{Subject, Update, Updates};
+use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
-use crate::framework::PreBind;
+use crate::framework::{Cleanup, PreBind};
 use crate::limits;
 use crate::pod::PodInfo;
 
@@ -33,6 +36,7 @@ pub(super) struct Binder {
     /// Bounds the requests in flight; others wait in their tasks.
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
+    devices: DeviceBinder,
 }
 
 /// A pod that was placed.
@@ -45,9 +49,10 @@ pub(super) struct Placed {
 }
 
 impl Binder {
-    pub fn new(client: Client, updates: Updates, informers: &Informers) -> Self {
+    pub fn new(client: Client, updates: Updates, informers: &Informers, ambient: Ambient) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
-        Self { client, updates, lanes, volumes: VolumeBinder::new(informers) }
+        let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
+        Self { client, updates, lanes, volumes, devices }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -58,36 +63,75 @@ impl Binder {
     /// Writes a binding, and reports the outcome to the loop.
     pub fn bind(&self, placed: Placed) {
         let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
-        let volumes = self.volumes.clone();
+        let (volumes, devices) = (self.volumes.clone(), self.devices.clone());
         tokio::spawn(async move {
-            let outcome = match carry_out(&client, &volumes, &placed).await {
+            let mut held = Vec::new();
+            let outcome = match carry_out(&client, &volumes, (&devices, &updates), &placed, &mut held).await {
                 Ok(()) => {
                     let _lane = lanes.acquire().await;
-                    write(client, &placed).await
+                    write(client.clone(), &placed).await
                 }
                 Err(outcome) => outcome,
             };
+            if outcome != Outcome::Bound {
+                devices.undo(&client, &placed.pod.uid, &held).await;
+            }
             let pod = placed.pod;
             updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });
     }
+
+    /// Frees what is in the way of a pod that fits nowhere, and has it tried again; after a pause if that fails.
+    pub fn clean(&self, pod: &PodInfo, cleanups: Vec<Cleanup>) {
+        let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
+        let (key, uid) = (pod.key(), pod.uid.clone());
+        tokio::spawn(async move {
+            for cleanup in &cleanups {
+                let _lane = lanes.acquire().await;
+                let Err(error) = clean(&client, cleanup).await else { continue };
+                warn!(pod = %key, error = %error.event_text(), "a claim in the way of a pod is not freed");
+                tokio::time::sleep(limits::MAX_BACKOFF).await;
+            }
+            updates.put(Subject::Retry(uid.clone()), Update::Retry(uid));
+        });
+    }
 }
 
-/// Writes what plugins have planned, which can take minutes.
-async fn carry_out(client: &Client, volumes: &VolumeBinder, placed: &Placed) -> Result<(), Outcome> {
+/// Writes what plugins have planned, which can take minutes. `held` gets the claims of devices as they were written.
+async fn carry_out(
+    client: &Client,
+    volumes: &VolumeBinder,
+    (devices, updates): (&DeviceBinder, &Updates),
+    placed: &Placed,
+    held: &mut Vec<Held>,
+) -> Result<(), Outcome> {
+    let told = |claim: Arc<ResourceClaim>| {
+        updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
+    };
     for plan in &placed.plans {
-        let PreBind::Volumes(plan) = plan;
-        if let Err(error) = volumes.bind(client, plan).await {
-            let cause = &error as &dyn std::error::Error;
-            info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
-            if let Some(recorder) = &placed.recorder {
-                let text = format!("running PreBind plugin \"VolumeBinding\": {}", error.event_text());
-                recorder.warning(reference(&placed.pod), "FailedScheduling", text);
+        match plan {
+            PreBind::Volumes(plan) => {
+                let bound = volumes.bind(client, plan).await;
+                bound.map_err(|error| not_bound(placed, "VolumeBinding", &error, &error.event_text()))?;
             }
-            return Err(Outcome::Failed);
+            PreBind::Devices(plan) => {
+                let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
+                let bound = devices.bind(client, plan, event, held, &told).await;
+                bound.map_err(|error| not_bound(placed, "DynamicResources", &error, &error.event_text()))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Reports that what a plugin has planned could not be written.
+fn not_bound(placed: &Placed, plugin: &str, cause: &(dyn std::error::Error + 'static), text: &str) -> Outcome {
+    info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
+    if let Some(recorder) = &placed.recorder {
+        let text = format!("running PreBind plugin {plugin:?}: {text}");
+        recorder.warning(reference(&placed.pod), "FailedScheduling", text);
+    }
+    Outcome::Failed
 }
 
 async fn write(client: Client, placed: &Placed) -> Outcome {

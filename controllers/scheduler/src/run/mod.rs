@@ -96,11 +96,13 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
+    let mut cluster = Cluster::default();
+    cluster.devices.are_awaited = true;
     let scheduler = Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone()),
         profiles: config.profiles,
-        cluster: Cluster::default(),
+        cluster,
         views: Views::default(),
         start: 0,
         binding: BTreeMap::new(),
@@ -110,15 +112,15 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
         client,
         ambient,
         recorders,
-        updates,
+        updates: updates.clone(),
     };
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
         // Decisions based on incomplete lists would overcommit nodes.
         () = async {
-            followed.synced().await;
-            scheduler.run().await
+            let devices = followed.synced(&updates).await;
+            tokio::join!(scheduler.run(), devices);
         } => {}
     }
 }

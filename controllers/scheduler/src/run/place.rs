@@ -32,6 +32,7 @@ impl Scheduler {
             self.queue.done(&pod.uid);
             return;
         }
+        self.cluster.devices.now = Some(self.ambient.now());
         match self.choose(index, pod) {
             Ok(id) => self.assume(index, pod, id),
             Err(diagnosis) => self.refuse(index, pod, *diagnosis),
@@ -68,6 +69,7 @@ impl Scheduler {
                 return;
             }
         };
+        self.cluster.devices.are_written(pod);
         // The attempt ends with the binding: a pod whose binding fails is taken back by the queue.
         self.binding.insert(pod.uid.clone(), Arc::clone(pod));
         let recorder = self.recorders.get(&self.profiles[index].name).cloned();
@@ -114,6 +116,9 @@ impl Scheduler {
                 Some(Found::Nothing(_)) | None => None,
                 Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
             };
+        }
+        if !diagnosis.cleanups.is_empty() {
+            self.binder.clean(pod, std::mem::take(&mut diagnosis.cleanups));
         }
         info!(pod = %pod.key(), error = %diagnosis, "no node is feasible");
         self.report(pod, &diagnosis, nominated);

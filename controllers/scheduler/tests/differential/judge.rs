@@ -40,6 +40,10 @@ pub fn judge(case: &Value) -> Value {
             let diagnosis = diagnose(&profile, &pod, &mut cluster);
             let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(id));
             let infeasible = infeasible.map(|(id, name)| (*id, name.clone())).collect();
+            if diagnosis.is_error() {
+                // kube-scheduler ends the attempt there.
+                return json!({"feasible": feasible_names, "refusals": refusals_of(&infeasible, &diagnosis)});
+            }
             json!({"feasible": feasible_names, "scores": scores, "totals": totals,
                 "refusals": refusals_of(&infeasible, &diagnosis)})
         }
@@ -121,6 +125,7 @@ fn terms(case: &Value, cluster: &mut Cluster) {
 
 fn devices(case: &Value, cluster: &mut Cluster) {
     each(case, "resourceClaims", |key, new| drop(cluster.devices.set_claim(&key, new)));
+    each(case, "resourceSlices", |key, new| drop(cluster.devices.set_slice(&key.name, new)));
     for class in all(case, "deviceClasses") {
         cluster.device_classes.set(Arc::new(class));
     }

@@ -56,20 +56,7 @@ fn replay(path: &str, mut each: impl FnMut(Value, Value)) {
 const OTHERWISE: &[&str] = &["volumes-200033"];
 
 /// Least number of recorded cases that are compared.
-const LEAST: usize = 276;
-
-/// Returns `true` if the pod of a case needs devices, which are not allocated yet.
-fn needs_devices(case: &Value) -> bool {
-    let spec = &case["pod"]["spec"];
-    let containers = [&spec["containers"], &spec["initContainers"]];
-    let mut requests = containers.into_iter().filter_map(Value::as_array).flatten();
-    let has_classes = case["deviceClasses"].as_array().is_some_and(|classes| !classes.is_empty());
-    let asks = |container: &Value| {
-        let requests = container["resources"]["requests"].as_object();
-        requests.is_some_and(|requests| requests.keys().any(|name| name.contains('/')))
-    };
-    spec["resourceClaims"].is_array() || has_classes && requests.any(asks)
-}
+const LEAST: usize = 335;
 
 #[test]
 fn scheduler_judges_as_kube_scheduler_does() {
@@ -79,7 +66,7 @@ fn scheduler_judges_as_kube_scheduler_does() {
     let mut summary = Summary::default();
     replay(&path, |case, answer| {
         assert_eq!(case["id"], answer["id"], "a case and the answer of another");
-        if needs_devices(&case) || OTHERWISE.iter().any(|id| case["id"] == *id) {
+        if OTHERWISE.iter().any(|id| case["id"] == *id) {
             return;
         }
         let expected = Verdict::parse(&answer);
