@@ -146,7 +146,10 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
             "create authentication.k8s.io tokenreviews",
             "create authorization.k8s.io subjectaccessreviews",
             "READ storage.k8s.io csinodes,csidrivers,csistoragecapacities,volumeattachments",
-            "READ resource.k8s.io deviceclasses,resourceclaims,resourceslices",
+            "READ resource.k8s.io deviceclasses,resourceslices",
+            "READ,patch,update resource.k8s.io resourceclaims,resourceclaims/status",
+            "create,delete resource.k8s.io resourceclaims",
+            "patch,update resource.k8s.io resourceclaims/binding",
         ],
     ),
     (

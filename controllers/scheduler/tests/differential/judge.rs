@@ -66,7 +66,7 @@ fn all<T: DeserializeOwned>(case: &Value, list: &str) -> impl Iterator<Item = T>
     objects.map(|object| from_value(object).unwrap())
 }
 
-fn cluster(case: &Value) -> Cluster {
+pub fn cluster(case: &Value) -> Cluster {
     let mut cluster = Cluster::default();
     for node in all::<Node>(case, "nodes") {
         cluster.set_node(Arc::new(NodeFacts::parse(node)));
@@ -168,6 +168,10 @@ fn refused(
     mut diagnosis: Diagnosis,
     names: &BTreeMap<NodeId, String>,
 ) -> Value {
+    if diagnosis.pre_filter.is_none() && diagnosis.is_error() {
+        // kube-scheduler ends the attempt there.
+        return json!({"feasible": [], "refusals": refusals_of(names, &diagnosis)});
+    }
     let message = diagnosis.to_string();
     let mut answer = json!({"feasible": [], "refusals": refusals_of(names, &diagnosis), "message": message});
     if let Some(refusal) = &diagnosis.pre_filter {

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 
+mod allocations;
 mod cases;
 mod compare;
 mod config;
@@ -42,12 +43,15 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn replay(path: &str, mut each: impl FnMut(Value, Value)) {
+    replay_lines(path, |mut line| each(line["case"].take(), line["answer"].take()));
+}
+
+fn replay_lines(path: &str, mut each: impl FnMut(Value)) {
     let file = File::open(path).unwrap_or_else(|error| panic!("cannot open {path}: {error}"));
     let input: Box<dyn Read> =
         if path.ends_with(".gz") { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
     for line in BufReader::new(input).lines() {
-        let mut line: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        each(line["case"].take(), line["answer"].take());
+        each(serde_json::from_str(&line.unwrap()).unwrap());
     }
 }
 
