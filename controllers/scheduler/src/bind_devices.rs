@@ -271,7 +271,10 @@ impl DeviceBinder {
     fn are_ready(&self, plan: &DevicePlan, held: &mut [Held]) -> Result<bool, DeviceError> {
         let has_pod = self.pods.get(&plan.pod).is_some_and(|pod| pod.uid == plan.uid);
         if !has_pod {
-            return Err(DeviceError::Stuck(format!("pod {:?} got deleted in the meantime", plan.pod.to_string())));
+            return Err(DeviceError::Stuck(format!(
+                "pod {:?} got deleted in the meantime",
+                plan.pod.to_string()
+            )));
         }
         for held in held {
             let key = ObjectKey::of(held.claim.as_ref());
@@ -309,7 +312,8 @@ impl DeviceBinder {
                 let patch = json!({
                     "metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": reserved}});
                 let patch = Patch::Strategic(patch);
-                let written = api(client, claim).patch_status(&key.name, &PatchParams::default(), &patch).await;
+                let written =
+                    api(client, claim).patch_status(&key.name, &PatchParams::default(), &patch).await;
                 written.map(drop).map_err(DeviceError::request(format!("unreserve claim {key}")))
             } else {
                 Ok(())
@@ -374,7 +378,8 @@ pub async fn clean(client: &Client, cleanup: &Cleanup) -> Result<(), DeviceError
         Cleanup::Deallocate(claim) => {
             let mut freed = claim.as_ref().clone();
             freed.status = Some(Default::default());
-            let written = api(client, claim).replace_status(name(claim), &PostParams::default(), &freed).await;
+            let written =
+                api(client, claim).replace_status(name(claim), &PostParams::default(), &freed).await;
             let what = format!("deallocate claim {}", ObjectKey::of(claim.as_ref()));
             written.map(drop).map_err(DeviceError::request(what))
         }

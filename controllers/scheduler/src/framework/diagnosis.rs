@@ -24,7 +24,7 @@ pub struct Diagnosis {
     pub pending: BTreeSet<&'static str>,
     /// Findings of PostFilter for a pod that fits nowhere; none if pods are preempted for it.
     pub post_filter: Vec<String>,
-    /// What PostFilter wants written.
+    /// Writes that PostFilter asks for.
     pub cleanups: Vec<Cleanup>,
 }
 

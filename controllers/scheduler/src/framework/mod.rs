@@ -17,8 +17,8 @@ pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::plugin::{
-    Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, PreemptionArgs,
-    Refusal,
+    Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,
+    PreemptionArgs, Refusal,
 };
 pub use self::profile::{Profile, Sampling};
 pub use self::view::Views;

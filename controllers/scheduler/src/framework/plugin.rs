@@ -139,7 +139,7 @@ pub enum PreBind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     pub message: &'static str,
-    /// What is to be written so that a later attempt may succeed.
+    /// The write after which a later attempt may succeed.
     pub cleanup: Option<Cleanup>,
 }
 

@@ -125,7 +125,12 @@ async fn carry_out(
 }
 
 /// Reports that what a plugin has planned could not be written.
-fn not_bound(placed: &Placed, plugin: &str, cause: &(dyn std::error::Error + 'static), text: &str) -> Outcome {
+fn not_bound(
+    placed: &Placed,
+    plugin: &str,
+    cause: &(dyn std::error::Error + 'static),
+    text: &str,
+) -> Outcome {
     info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
     if let Some(recorder) = &placed.recorder {
         let text = format!("running PreBind plugin {plugin:?}: {text}");

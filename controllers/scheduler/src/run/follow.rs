@@ -55,7 +55,7 @@ pub(super) enum Update {
         all_deleted: bool,
     },
     Written(Arc<ResourceClaim>),
-    /// What was in the way of a pod is freed.
+    /// The way of a pod is free of an old claim.
     Retry(Uid),
     DevicesListed,
 }

@@ -28,7 +28,7 @@ fn with_binding_under_way(pod: &v1::Pod) -> Scheduler {
     let (config, updates) = (Config::default(), Updates::new());
     let mut scheduler = Scheduler {
         queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers),
+        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone()),
         profiles: config.profiles,
         cluster: Cluster::default(),
         views: Views::default(),

@@ -64,7 +64,8 @@ fn plain(value: &mut Value) {
         Value::Object(fields) => {
             fields.values_mut().for_each(plain);
             fields.retain(|_, value| {
-                !value.is_null() && !value.as_array().is_some_and(Vec::is_empty)
+                !value.is_null()
+                    && !value.as_array().is_some_and(Vec::is_empty)
                     && !value.as_object().is_some_and(serde_json::Map::is_empty)
             });
         }

@@ -121,9 +121,8 @@ pub fn has_room(device: &Device, requested: &Amounts, taken: [Option<&Amounts>; 
 
 /// Returns what a request takes of a device that several can share.
 pub fn consumed(device: &Device, requested: &Amounts) -> Amounts {
-    let taken = |(name, capacity): (&String, &Capacity)| {
-        (name.clone(), capacity.taken(requested.get(name).copied()))
-    };
+    let taken =
+        |(name, capacity): (&String, &Capacity)| (name.clone(), capacity.taken(requested.get(name).copied()));
     device.capacity.iter().map(taken).collect()
 }
 

@@ -10,12 +10,12 @@ use super::slices::{Counters, Slice};
 /// A counter of a pool: number of the pool, set, name.
 type Counter<'a> = (usize, &'a str, &'a str);
 
-/// What devices take of counters.
+/// The amounts that devices take of counters.
 #[derive(Debug, Default)]
 pub struct CounterUse<'a> {
-    /// What devices in use have left over, by pool; less than nothing if they have too much.
+    /// The amounts that devices in use have left over, by pool; less than nothing if they have too much.
     left: BTreeMap<usize, Vec<(Counter<'a>, Quantity)>>,
-    /// What the search has taken.
+    /// The amounts that the search has taken.
     taken: BTreeMap<Counter<'a>, Quantity>,
 }
 

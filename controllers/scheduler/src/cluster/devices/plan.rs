@@ -8,7 +8,7 @@ use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
-/// What is to be written for the claims of a pod.
+/// The writes for the claims of a pod.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
     pub pod: ObjectKey,
@@ -20,7 +20,7 @@ pub struct DevicePlan {
     pub timeout: Duration,
 }
 
-/// What is to be written for a claim.
+/// The writes for one claim.
 #[derive(Clone, Debug)]
 pub struct ClaimPlan {
     pub claim: Arc<ResourceClaim>,

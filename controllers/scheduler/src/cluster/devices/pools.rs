@@ -47,9 +47,7 @@ impl Target<'_> {
         match name.filter(|name| !name.is_empty()) {
             Some(name) => name == self.name,
             None if all == Some(true) => true,
-            None => {
-                selector.is_some_and(|selector| node_selector::matches(selector, self.name, self.labels))
-            }
+            None => selector.is_some_and(|selector| node_selector::matches(selector, self.name, self.labels)),
         }
     }
 

@@ -117,9 +117,9 @@ fn join(to: &mut Option<Vec<NodeSelectorRequirement>>, from: Option<&Vec<NodeSel
     };
     for new in from.into_iter().flatten() {
         let to = to.get_or_insert_default();
-        let is_known = to.iter().any(|old| {
-            old.key == new.key && old.operator == new.operator && values(old) == values(new)
-        });
+        let is_known = to
+            .iter()
+            .any(|old| old.key == new.key && old.operator == new.operator && values(old) == values(new));
         if !is_known {
             to.push(new.clone());
         }

@@ -211,7 +211,8 @@ impl<'a> Search<'a> {
             )));
         };
         let devices = self.pools.iter().flat_map(|pool| &pool.slices).map(|slice| slice.devices.len()).sum();
-        let mut asked = Asked { request, class, count: 0, all: Vec::new(), matches: vec![Cell::default(); devices] };
+        let mut asked =
+            Asked { request, class, count: 0, all: Vec::new(), matches: vec![Cell::default(); devices] };
         match &asked.request.mode {
             Mode::Exact(count) => asked.count = *count,
             Mode::All => self.list_all(&mut asked, claim, text)?,
@@ -299,7 +300,8 @@ impl<'a> Search<'a> {
 
     fn has_room(&self, asked: &Asked<'a>, place: Place) -> bool {
         let pool = &self.pools[place.pool];
-        let used = pool.used.and_then(|used| used.of(&self.source(place).name)).and_then(|used| used.capacity());
+        let used =
+            pool.used.and_then(|used| used.of(&self.source(place).name)).and_then(|used| used.capacity());
         let taking = self.shared.get(&place).map(|(amounts, _)| amounts);
         has_room(&pool.slices[place.slice].devices[place.device], &asked.request.capacity, [used, taking])
     }
@@ -485,8 +487,7 @@ impl<'a> Search<'a> {
             add(sum, taken);
             *sharers += 1;
         }
-        let chosen =
-            Chosen { place, request: at.request, alternative: at.alternative, consumed: taken };
+        let chosen = Chosen { place, request: at.request, alternative: at.alternative, consumed: taken };
         self.chosen[at.claim].push(chosen);
         Ok(true)
     }

@@ -39,7 +39,7 @@ pub struct Slice {
 #[derive(Debug)]
 pub struct Device {
     pub capacity: BTreeMap<String, Capacity>,
-    /// What the device takes of shared counters, by set.
+    /// Amounts that the device takes of shared counters, by set.
     pub consumes: Vec<(String, Counters)>,
     pub allows_multiple: bool,
 }

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use super::{DynamicResourcesArgs, failed};
 use crate::cluster::devices::{
-    CLAIM_ANNOTATION, ClaimPlan, Offer, Readiness, Search, Served, Target, Trouble, allocation, has_timed_out,
-    readiness, requests, search, serve,
+    CLAIM_ANNOTATION, ClaimPlan, Offer, Readiness, Search, Served, Target, Trouble, allocation,
+    has_timed_out, readiness, requests, search, serve,
 };
 use crate::cluster::{CLASS_PREFIX, Cluster, Node, NodeId};
 use crate::framework::{NodeFilter, Refusal};
@@ -47,7 +47,7 @@ enum Special<'a> {
     Stale(&'a Arc<ResourceClaim>),
 }
 
-/// What was found on a node.
+/// The finding on a node.
 struct Found<'f, 's> {
     /// The devices of the claims that have none yet; `None` if there is nothing to look for.
     search: Option<&'f Search<'s>>,
@@ -59,8 +59,7 @@ struct Found<'f, 's> {
 fn served_resources<'a>(pod: &'a PodInfo, cluster: &Cluster) -> Vec<&'a str> {
     let scalar = pod.spec.requests.scalar.iter().filter(|(_, amount)| **amount != 0);
     let names = scalar.map(|(name, _)| &**name);
-    let names: Vec<&str> =
-        names.filter(|name| is_extended(name) || name.starts_with(CLASS_PREFIX)).collect();
+    let names: Vec<&str> = names.filter(|name| is_extended(name) || name.starts_with(CLASS_PREFIX)).collect();
     let is_any_served = names.iter().any(|name| cluster.device_classes.serving(name).is_some());
     if is_any_served { names } else { Vec::new() }
 }
@@ -71,9 +70,8 @@ fn lacking(class: &str, request: &str, cluster: &Cluster) -> Option<Refusal> {
         return Some(failed(format!("request {request}: unsupported request type")));
     }
     let is_known = cluster.device_classes.named(class).is_some();
-    (!is_known).then(|| {
-        Refusal::unresolvable(format!("request {request}: device class {class} does not exist"))
-    })
+    (!is_known)
+        .then(|| Refusal::unresolvable(format!("request {request}: device class {class} does not exist")))
 }
 
 /// Returns why a claim cannot be allocated at the moment.
@@ -90,9 +88,9 @@ fn check(claim: &ResourceClaim, cluster: &Cluster) -> Result<(), Refusal> {
             None if first.is_empty() => Some(Refusal::unresolvable(format!(
                 "resource claim {key}, request {name}: unknown request type"
             ))),
-            None => first.iter().find_map(|one| {
-                lacking(&one.device_class_name, &format!("{name}/{}", one.name), cluster)
-            }),
+            None => first
+                .iter()
+                .find_map(|one| lacking(&one.device_class_name, &format!("{name}/{}", one.name), cluster)),
         }
     };
     requests(claim).iter().find_map(lacking).map_or(Ok(()), Err)
@@ -122,7 +120,10 @@ impl<'a> Prepared<'a> {
         if cluster.devices.are_awaited {
             return Err(Refusal::unresolvable("the claims and devices of the cluster are not known yet"));
         }
-        claims.iter().filter(|claim| allocation(claim).is_none()).try_for_each(|claim| check(claim, cluster))?;
+        claims
+            .iter()
+            .filter(|claim| allocation(claim).is_none())
+            .try_for_each(|claim| check(claim, cluster))?;
         let steps = Cell::new(args.steps());
         Ok(Some(Self { args, pod, cluster, claims, special, steps, last: RefCell::default() }))
     }
@@ -252,7 +253,8 @@ impl<'a> Prepared<'a> {
         for claim in &self.claims {
             let served: Vec<String> = match allocation(claim) {
                 Some(allocation) => {
-                    let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
+                    let results =
+                        allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
                     results.map(|result| result.request.clone()).collect()
                 }
                 None => {
@@ -263,7 +265,8 @@ impl<'a> Prepared<'a> {
             for request in requests(claim).iter().filter(|request| request.exactly.is_none()) {
                 for (index, one) in request.first_available.iter().flatten().enumerate() {
                     if served.contains(&format!("{}/{}", request.name, one.name)) {
-                        score += i64::try_from(MAX_ALTERNATIVES).unwrap_or(0) - i64::try_from(index).unwrap_or(0);
+                        score +=
+                            i64::try_from(MAX_ALTERNATIVES).unwrap_or(0) - i64::try_from(index).unwrap_or(0);
                     }
                 }
             }
