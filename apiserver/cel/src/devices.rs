@@ -127,7 +127,9 @@ impl DeviceSelector {
         let evaluated = if self.0.depth <= SMALL_DEPTH { evaluated() } else { on_large_stack(evaluated) };
         match evaluated {
             Ok(Cel::Bool(selects)) => Ok(selects),
-            Ok(other) => Err(format!("CEL result of type {} could not be converted to bool", type_of(&other))),
+            Ok(other) => {
+                Err(format!("CEL result of type {} could not be converted to bool", type_of(&other)))
+            }
             Err(Fail::Error(error)) => Err(error),
             Err(Fail::Limit) => Err("operation cancelled: actual cost limit exceeded".to_owned()),
         }

@@ -385,3 +385,6 @@ pub async fn clean(client: &Client, cleanup: &Cleanup) -> Result<(), DeviceError
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,12 @@ pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluate
 }
 
 /// Evaluates an expression at a cost of at most `limit`. Each key that an `open` map does not have leads to an empty map.
-pub(crate) fn evaluate_open(node: &Node, variables: &[(&str, Cel)], limit: u64, open: &[Values]) -> Evaluated {
+pub(crate) fn evaluate_open(
+    node: &Node,
+    variables: &[(&str, Cel)],
+    limit: u64,
+    open: &[Values],
+) -> Evaluated {
     Run::new(variables, limit, open).node(node)
 }
 
@@ -267,8 +272,7 @@ impl<'e> Run<'e> {
         self.spend(before.unwrap_or(0))?;
         let given = match self.opened_index(name, &args) {
             Some(empty) => Ok(empty),
-            None => operator(name, &args)
-                .unwrap_or_else(|| functions::call(name, target.is_some(), &args)),
+            None => operator(name, &args).unwrap_or_else(|| functions::call(name, target.is_some(), &args)),
         };
         let given = given.map_err(Fail::Error)?;
         self.effort.of_result(name, &args, &given)?;

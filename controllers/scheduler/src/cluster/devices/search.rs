@@ -457,8 +457,8 @@ impl<'a> Search<'a> {
         // Who shares a device shares what it takes of counters.
         let has_sharers =
             uses.is_some_and(|uses| uses.capacity().is_some()) || self.shared.contains_key(&place);
-        let pays = !(allows_multiple && has_sharers) && !device.consumes.is_empty();
-        if pays && !self.counters.take(place.pool, pool, &device.consumes) {
+        let is_paid = device.consumes.is_empty() || allows_multiple && has_sharers;
+        if !is_paid && !self.counters.take(place.pool, pool, &device.consumes) {
             return Ok(false);
         }
         // As in kube-scheduler, what a device has taken of counters stays taken if it is refused from here on.

@@ -64,7 +64,7 @@ fn only_the_newest_generation_of_a_whole_pool_counts() {
         assert_eq!(found(&slices, &[], &[one()]), wanted, "{what}");
     }
     let whole = claim("x", json!([{"name": "r", "exactly": all()}]));
-    let missing = found(&[with(slice("s", "n", a.clone()), pool(1, 2))], &[], &[whole.clone()]);
+    let missing = found(&[with(slice("s", "n", a.clone()), pool(1, 2))], &[], std::slice::from_ref(&whole));
     assert_eq!(
         missing,
         "claim ns/x, request r: asks for all devices, but resource pool d/n is currently being updated"
