@@ -216,7 +216,7 @@ async fn pods_do_not_wait_for_devices_once_they_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_the_way_of_pods_is_freed() {
+async fn claims_in_the_way_of_pods_are_freed_or_deleted() {
     let allocated = claim(json!({"status": {"allocation": devices()}}));
     let object: Arc<ResourceClaim> = Arc::new(from_value(allocated.clone()).unwrap());
     let (client, server) = server(&allocated, &[]);
