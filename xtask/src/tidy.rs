@@ -40,7 +40,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("userspace-network", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("userspace-dns", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("apiserver-meta", &[]),
-    ("apiserver-schema", &["apiserver-meta"]),
+    ("apiserver-messages", &[]),
+    ("apiserver-schema", &["apiserver-meta", "apiserver-messages"]),
     ("apiserver-apply", &["apiserver-meta", "apiserver-schema"]),
     ("apiserver-structural", &["apiserver-meta", "apiserver-schema", "apiserver-apply"]),
     ("apiserver-cel", &["apiserver-meta", "apiserver-schema", "apiserver-apply", "apiserver-structural"]),
@@ -95,7 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "userspace-daemon",
         ],
     ),
-    ("apiserver-client", &["apiserver-meta"]),
+    ("apiserver-client", &["apiserver-meta", "apiserver-messages"]),
     ("controllers-runtime", &["apiserver-meta", "apiserver-client"]),
     ("controllers-manager", &["controllers-runtime", "apiserver-meta", "apiserver-client", "apiserver-cel"]),
     (
@@ -138,8 +139,11 @@ const APART: &[(&str, &[&str])] = &[
 ];
 
 /// Dependencies that no file of the package names, because only generated or shared code uses them.
-const NAMED_ELSEWHERE: &[(&str, &[&str])] =
-    &[("kubelet-cri", &["prost", "tonic-prost"]), ("userspace-proxy", &["ebpf-common"])];
+const NAMED_ELSEWHERE: &[(&str, &[&str])] = &[
+    ("controllers-scheduler", &["proptest"]),
+    ("kubelet-cri", &["prost", "tonic-prost"]),
+    ("userspace-proxy", &["ebpf-common"]),
+];
 
 /// The line by which a crate of the product refuses the machine's clock, randomness, environment and threads
 /// (clippy.toml) outside of its tests.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use apiserver_meta::ambient::Ambient;
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ use self::index::Indexes;
 pub use self::index::{Index, IndexBy};
 use crate::object::{Metadata as _, Object};
 use crate::pace::paced;
-use crate::readable::Readable;
+use crate::source::Source;
 
 /// Identifies an object within its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -206,11 +206,36 @@ struct Listing<K> {
     unreadable: BTreeSet<ObjectKey>,
     /// Time before it was requested.
     begin: Option<Instant>,
+    /// The version that it shows; 0 if that is not known.
+    version: u64,
 }
 
 impl<K> Default for Listing<K> {
     fn default() -> Self {
-        Self { read: Vec::new(), unreadable: BTreeSet::new(), begin: None }
+        Self { read: Vec::new(), unreadable: BTreeSet::new(), begin: None, version: 0 }
+    }
+}
+
+/// A change that is not applied yet.
+enum Update<K> {
+    Put(Arc<K>),
+    Take(ObjectKey),
+}
+
+impl<K: Projection> Update<K> {
+    /// Applies it to the objects; returns the change, `None` for a version that is known and an object that is gone.
+    fn apply(self, objects: &mut BTreeSet<Named<K>>) -> Option<Change<K>> {
+        let new = match self {
+            Self::Put(kept) => Named(kept),
+            Self::Take(key) => return Some(Change::Deleted(objects.take(&key as &dyn Names)?.0)),
+        };
+        let old = objects.get(&new).map(|old| Arc::clone(&old.0));
+        if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
+            return None;
+        }
+        let change = Change::Applied { old, new: Arc::clone(&new.0) };
+        objects.replace(new);
+        Some(change)
     }
 }
 
@@ -321,7 +346,6 @@ impl<K: Projection> Cache<K> {
 
     /// Returns `true` if the cache shows everything that happened to its objects up to `version`, which an answer of
     /// the API server named: a reader that has written an object in that version finds it, or what came after it.
-    /// After a new list this may be `false` until the next change, because the version of the list is not known.
     pub fn has_seen(&self, version: u64) -> bool {
         self.0.newest.load(AtomicOrdering::Acquire) >= version
     }
@@ -339,44 +363,30 @@ impl<K: Projection> Cache<K> {
     }
 
     fn put(&self, kept: K, version: u64) {
-        let watched = lock(&self.0.watched);
-        let change = self.insert(&watched, Arc::new(kept));
-        self.publish(&watched, version, change);
+        self.update(vec![Update::Put(Arc::new(kept))], version);
     }
 
     /// Removes an object as the watch does; public for tests of code that uses a cache.
     pub fn delete(&self, key: &ObjectKey) {
-        self.take(key, 0);
+        self.update(vec![Update::Take(key.clone())], 0);
     }
 
-    /// Removes an object whose deletion has this version.
-    fn take(&self, key: &ObjectKey, version: u64) {
+    /// Applies updates that have arrived together, up to a version: readers see all of them at once, and the handlers run
+    /// after the last one.
+    fn update(&self, updates: Vec<Update<K>>, version: u64) {
         let watched = lock(&self.0.watched);
-        let change = self.remove(&watched, key);
-        self.publish(&watched, version, change);
+        self.update_locked(&watched, updates, version);
     }
 
-    /// Stores an object and updates the indexes; returns the change, `None` for a version that is known.
-    fn insert(&self, watched: &Watched<K>, kept: Arc<K>) -> Option<Change<K>> {
-        let new = Named(kept);
-        let change = self.write(|objects| {
-            let old = objects.get(&new).map(|old| Arc::clone(&old.0));
-            if old.as_ref().is_some_and(|old| old.is_version_of(&new.0)) {
-                return None;
-            }
-            let change = Change::Applied { old, new: Arc::clone(&new.0) };
-            objects.replace(new);
-            Some(change)
-        })?;
-        watched.indexes.apply(&change);
-        Some(change)
-    }
-
-    /// Removes an object and updates the indexes; returns the change, `None` if it was not there.
-    fn remove(&self, watched: &Watched<K>, key: &ObjectKey) -> Option<Change<K>> {
-        let change = Change::Deleted(self.write(|objects| objects.take(key as &dyn Names))?.0);
-        watched.indexes.apply(&change);
-        Some(change)
+    fn update_locked(&self, watched: &Watched<K>, updates: Vec<Update<K>>, version: u64) {
+        let mut changes = Vec::with_capacity(updates.len());
+        if !updates.is_empty() {
+            self.write(|objects| {
+                changes.extend(updates.into_iter().filter_map(|update| update.apply(objects)));
+            });
+        }
+        changes.iter().for_each(|change| watched.indexes.apply(change));
+        self.publish(watched, version, changes);
     }
 
     /// Shows a version, which the objects and all indexes have by now, and then calls the handlers: work that they
@@ -390,7 +400,7 @@ impl<K: Projection> Cache<K> {
 
     /// Applies a complete list: objects that it does not contain are gone.
     fn replace(&self, listing: Listing<K>) {
-        let Listing { read: listed, unreadable, begin } = listing;
+        let Listing { read: listed, unreadable, begin, version } = listing;
         let gone: Vec<_> = {
             let unreadable = unreadable.iter().map(|key| (key.namespace.as_str(), key.name.as_str()));
             let keep: BTreeSet<_> = listed.iter().map(|(kept, _)| kept.names()).chain(unreadable).collect();
@@ -398,11 +408,11 @@ impl<K: Projection> Cache<K> {
             self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
         };
         let watched = lock(&self.0.watched);
-        let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0);
-        let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(&watched, key)).collect();
-        changes.extend(listed.into_iter().filter_map(|(kept, _)| self.insert(&watched, kept)));
+        let newest = listed.iter().map(|(_, version)| *version).max().unwrap_or(0).max(version);
+        let mut updates: Vec<_> = gone.into_iter().map(Update::Take).collect();
+        updates.extend(listed.into_iter().map(|(kept, _)| Update::Put(kept)));
         *lock(&self.0.listed) = begin;
-        self.publish(&watched, newest, changes);
+        self.update_locked(&watched, updates, newest);
         drop(watched);
         self.0.synced.send_replace(true);
     }
@@ -470,7 +480,7 @@ impl Informers {
     where
         K: Projection<Object: Listed> + Send + Sync,
     {
-        self.of(Api::all(paced(self.client.clone())), "", selection)
+        self.of("", selection)
     }
 
     /// Like [`Informers::select`], in one namespace. The requests are made in that namespace, for clients
@@ -479,10 +489,10 @@ impl Informers {
     where
         K: Projection<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
     {
-        self.of(Api::namespaced(paced(self.client.clone()), namespace), namespace, selection)
+        self.of(namespace, selection)
     }
 
-    fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
+    fn of<K>(&self, namespace: &str, selection: Selection) -> Cache<K>
     where
         K: Projection<Object: Listed> + Send + Sync,
     {
@@ -493,7 +503,10 @@ impl Informers {
         }
         let cache = Cache::<K>::default();
         caches.insert(entry, Box::new(cache.clone()));
-        tokio::spawn(list_and_watch(self.clone(), api, selection, cache.clone()));
+        let path = K::Object::url_path(&(), Some(namespace).filter(|name| !name.is_empty()));
+        let client = paced(self.client.clone());
+        let source = Source::new(client, path, &selection.labels, &selection.fields);
+        tokio::spawn(list_and_watch(self.clone(), source, cache.clone()));
         cache
     }
 }

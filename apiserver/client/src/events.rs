@@ -33,7 +33,12 @@ pub struct Recorder {
     /// Writes the events.
     client: Client,
     source: Arc<EventSource>,
+    /// Actions of events by their reasons.
+    actions: Actions,
 }
+
+/// Pairs of a reason and the action of its events, such as `Scheduled` and `Binding`.
+type Actions = &'static [(&'static str, &'static str)];
 
 struct Entry {
     client: Client,
@@ -43,6 +48,7 @@ struct Entry {
     /// True if other components report the same about the object, so that one Event is enough.
     shared: bool,
     reason: &'static str,
+    action: Option<&'static str>,
     message: String,
 }
 
@@ -63,7 +69,7 @@ impl Recorder {
         });
         let writer = Writer { ambient, correlator: Correlator::default(), forbidden: BTreeSet::new() };
         tokio::spawn(writer.run(entries, shutdown));
-        Self { queue, client, source }
+        Self { queue, client, source, actions: &[] }
     }
 
     /// Returns a recorder for a part of the component, such as one controller of a manager.
@@ -75,6 +81,11 @@ impl Recorder {
     /// Returns a recorder whose events `client` writes.
     pub fn with_client(&self, client: Client) -> Self {
         Self { client, ..self.clone() }
+    }
+
+    /// Returns a recorder whose events have the action that belongs to their reason.
+    pub fn with_actions(self, actions: Actions) -> Self {
+        Self { actions, ..self }
     }
 
     /// Records an event of type Normal.
@@ -107,7 +118,8 @@ impl Recorder {
             message.push_str(CUT);
         }
         let (client, source) = (self.client.clone(), Arc::clone(&self.source));
-        let entry = Entry { client, source, about, warning, shared, reason, message };
+        let action = self.actions.iter().find(|(of, _)| *of == reason).map(|(_, action)| *action);
+        let entry = Entry { client, source, about, warning, shared, reason, action, message };
         if self.queue.try_send(entry).is_err() {
             debug!("dropped an event: too many are queued");
         }
@@ -214,6 +226,7 @@ impl Writer {
             metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: entry.about,
             reason: Some(entry.reason.to_owned()),
+            action: entry.action.map(str::to_owned),
             message: Some(entry.message),
             type_: Some(if entry.warning { "Warning" } else { "Normal" }.to_owned()),
             reporting_component: entry.source.component.clone(),
@@ -333,6 +346,18 @@ mod tests {
         assert_eq!(events[0].1["source"], json!({"component": "manager"}));
         assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
         assert_eq!(events[1].1["reportingComponent"], "node-controller");
+    }
+
+    #[tokio::test]
+    async fn events_have_the_action_of_their_reason() {
+        let (client, asked) = server(&[]);
+        let recorder = Recorder::new(client, Ambient::system(), "scheduler", "", CancellationToken::new())
+            .with_actions(&[("Scheduled", "Binding")]);
+        recorder.normal(about(), "Scheduled", "to a node");
+        recorder.normal(about(), "Other", "without an action");
+        let events = written(&asked, 2).await;
+        assert_eq!(events[0].1["action"], "Binding");
+        assert!(events[1].1["action"].is_null(), "{events:?}");
     }
 
     #[tokio::test]

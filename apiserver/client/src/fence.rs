@@ -1,15 +1,12 @@
 //! A fence around the writes of a leader: once its lease may have ended, no request that changes anything is sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::Method;
 use kube::Client;
-use kube::client::Body;
 use tokio::time::Instant;
-use tower::{BoxError, Service};
+
+use crate::around::around;
 
 /// The time until which a leader may write. Clones share it.
 ///
@@ -67,8 +64,12 @@ impl Fence {
 
     /// Returns a client whose requests pass only while the fence is open; reads always pass.
     pub fn around(&self, client: Client) -> Client {
-        let namespace = client.default_namespace().to_owned();
-        Client::new(Around { inner: client, fence: self.clone() }, namespace)
+        let fence = self.clone();
+        around(client, move |inner, request| {
+            let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+            let passes = reads || fence.is_open();
+            async move { if passes { Ok(inner.send(request).await?) } else { Err(Fenced.into()) } }
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -76,36 +77,14 @@ impl Fence {
     }
 }
 
-#[derive(Clone)]
-struct Around {
-    inner: Client,
-    fence: Fence,
-}
-
-impl Service<Request<Body>> for Around {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The client waits by itself.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-        if !reads && !self.fence.is_open() {
-            return std::future::ready(Err(Fenced.into())).boxed();
-        }
-        let inner = self.inner.clone();
-        async move { Ok(inner.send(request).await?) }.boxed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::BoxError;
 
     use super::*;
 

@@ -3,11 +3,13 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod accounts;
+mod around;
 pub mod cache;
 pub mod events;
 pub mod fence;
 mod latest;
 pub mod limits;
+mod media;
 mod object;
 mod outage;
 mod pace;
@@ -16,6 +18,7 @@ mod refusal;
 pub mod requests;
 pub mod servers;
 pub mod slim;
+mod source;
 pub mod transport;
 
 pub use accounts::Accounts;

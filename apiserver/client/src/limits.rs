@@ -27,6 +27,16 @@ pub const MAX_REPEAT: Duration = Duration::from_secs(5);
 pub const REPEATS: u32 = 15;
 /// Life of a watch below which the next one of the same reader waits: from [`MIN_RETRY`] to [`MAX_RETRY`], doubling.
 pub const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// Objects of one page of a list, as in client-go.
+pub const PAGE: u32 = 500;
+/// Silence after which a watch is taken for dead: the server ends it after 290 s.
+pub const WATCH_SILENCE: Duration = Duration::from_secs(295);
+/// Silence after which a watch that was to begin with all objects is given up, and they are listed instead.
+pub const STATE_SILENCE: Duration = Duration::from_secs(30);
+/// Bytes of one event, as in client-go.
+pub const EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of events after which no more are read before those are applied.
+pub const BATCH_BYTES: usize = 1024 * 1024;
 /// Silence after which a connection to the API server is probed, pause between probes, and number of probes
 /// without an answer after which it ends: 25 s, less than the 40 s after which a silent node is `Unknown`.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);

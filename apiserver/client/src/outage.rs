@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::limits;
+use crate::source::Error;
 
 /// Consecutive failures of lists and watches, without an answer in between.
 pub(crate) struct Outage {
@@ -28,9 +29,9 @@ impl Outage {
 
     /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
     /// changes, and when the maximum delay is reached.
-    pub fn record_failure(&mut self, error: &watcher::Error) -> Duration {
+    pub fn record_failure(&mut self, error: &Error) -> Duration {
         // An expired watch is ordinary: a new list follows.
-        if is_expired(error) {
+        if error.is_expired() {
             debug!(kind = self.kind, %error, "watch expired, listing again");
             return self.record_expiry();
         }
@@ -95,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::Informers;
+    use crate::source::Verb;
 
     fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,19 +115,23 @@ mod tests {
                 asked.push(tokio::time::Instant::now());
                 asked.len() - 1
             };
-            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let query = request.uri().query().unwrap_or_default().to_owned();
             let answers = answers(before);
             async move {
                 if !answers {
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
                 }
-                if watch {
+                if !query.contains("sendInitialEvents=true") {
                     std::future::pending::<()>().await;
                 }
-                let list = serde_json::json!({"kind": "ConfigMapList", "apiVersion": "v1",
-                    "metadata": {"resourceVersion": "7"},
-                    "items": [{"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "5"}}]});
-                Ok(http::Response::new(kube::client::Body::from(list.to_string().into_bytes())))
+                let events = concat!(
+                    r#"{"type": "ADDED", "object": {"metadata": {"name": "a", "namespace": "ns", "#,
+                    r#""resourceVersion": "5"}}}"#,
+                    "\n",
+                    r#"{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7", "#,
+                    r#""annotations": {"k8s.io/initial-events-end": "true"}}}}"#,
+                );
+                Ok(http::Response::new(kube::client::Body::from(events.as_bytes().to_vec())))
             }
         });
         (Client::new(service, "default"), asked)
@@ -158,7 +164,7 @@ mod tests {
         cache.synced().await;
         assert_eq!(cache.len(), 1);
         tokio::time::sleep(limits::MAX_RETRY).await;
-        // The list succeeded, but the watch after it did not.
+        // The watch brought all objects and ended, and the next one failed.
         let asked = lock(&asked).clone();
         assert!(asked[9] - asked[8] >= limits::MAX_RETRY && asked[10] == asked[9]);
         let pause = asked[11] - asked[10];
@@ -169,15 +175,23 @@ mod tests {
     /// Requests: `true` for a watch, and the time.
     type Asked = Arc<Mutex<Vec<(bool, tokio::time::Instant)>>>;
 
-    /// Returns a client of an API server that has a list, and whose watches are answered with `code` and `body`.
+    /// Returns a client of an API server that has a list, which it does not stream, and whose watches are answered with
+    /// `code` and `body`.
     fn lister(code: u16, body: &'static str) -> (Client, Asked) {
         let asked = Asked::default();
         let writer = Arc::clone(&asked);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            lock(&writer).push((watch, tokio::time::Instant::now()));
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let (watch, streams) = (query.contains("watch=true"), query.contains("sendInitialEvents"));
+            if !streams {
+                lock(&writer).push((watch, tokio::time::Instant::now()));
+            }
             let list = r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": []}"#;
-            let (code, body) = if watch { (code, body) } else { (200, list) };
+            let (code, body) = match (streams, watch) {
+                (true, _) => (422, ""),
+                (false, true) => (code, body),
+                (false, false) => (200, list),
+            };
             let answer = http::Response::builder().status(code);
             let answer = answer.body(kube::client::Body::from(body.as_bytes().to_vec()));
             async move { answer }
@@ -211,8 +225,10 @@ mod tests {
 
     #[test]
     fn an_outage_is_logged_when_it_begins_when_it_changes_and_when_it_lasts() {
-        let error =
-            |text: &str| watcher::Error::InitialListFailed(kube::Error::Service(text.to_owned().into()));
+        let error = |text: &str| {
+            let cause = kube::Error::Service(text.to_owned().into());
+            Error::Unanswered { verb: Verb::List, cause }
+        };
         let mut outage = Outage::new("configmaps".to_owned());
         let mut logged = Vec::new();
         let mut fail = |outage: &mut Outage, text: &str| {

@@ -1,17 +1,12 @@
 //! Distances between the watches of one reader.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use http::{Request, Response};
 use kube::Client;
-use kube::client::Body;
 use tokio::time::Instant;
-use tower::{BoxError, Service};
 
+use crate::around::around;
 use crate::limits;
 
 /// Returns the client of one watcher: after a watch that was short, the next one begins with a delay that grows.
@@ -19,8 +14,21 @@ use crate::limits;
 /// A watch that ends without an error is taken for one whose time is over, and the next one follows at once. A server
 /// that is about to stop, or a proxy in front of one that has, ends each watch like that as soon as it has begun.
 pub fn paced(client: Client) -> Client {
-    let namespace = client.default_namespace().to_owned();
-    Client::new(Around { inner: client, pace: Arc::default() }, namespace)
+    let pace = Mutex::<Pace>::default();
+    around(client, move |inner, request| {
+        // What follows a watch that began with all objects goes on behind them, or waits by itself.
+        let goes_on = |query: &str| query.contains("watch=true") && !query.contains("sendInitialEvents=true");
+        let begin = request.uri().query().is_some_and(goes_on).then(|| {
+            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.next(Instant::now())
+        });
+        async move {
+            if let Some(begin) = begin {
+                tokio::time::sleep_until(begin).await;
+            }
+            Ok(inner.send(request).await?)
+        }
+    })
 }
 
 #[derive(Default)]
@@ -44,39 +52,6 @@ impl Pace {
         }
         self.last = Some(begin);
         begin
-    }
-}
-
-#[derive(Clone)]
-struct Around {
-    inner: Client,
-    pace: Arc<Mutex<Pace>>,
-}
-
-impl Service<Request<Body>> for Around {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The client waits by itself.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let inner = self.inner.clone();
-        let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-        let begin = watches.then(|| {
-            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.next(Instant::now())
-        });
-        async move {
-            if let Some(begin) = begin {
-                tokio::time::sleep_until(begin).await;
-            }
-            Ok(inner.send(request).await?)
-        }
-        .boxed()
     }
 }
 

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use apiserver_messages::{Encoded, Reading};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::de::value::MapAccessDeserializer;
@@ -28,6 +29,26 @@ pub enum Readable<K> {
         metadata: Box<ObjectMeta>,
         why: String,
     },
+}
+
+impl<K: DeserializeOwned> Readable<K> {
+    /// Reads the JSON of an object; fails if the text is not an API object at all.
+    pub(crate) fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        read(text)
+    }
+
+    /// Reads an object in protobuf without its `managedFields`; fails if the bytes are not an API object at all.
+    pub(crate) fn from_protobuf(encoded: Encoded<'_>) -> Result<Self, apiserver_messages::Error> {
+        let how = Reading { without_managed_fields: true, ..Reading::default() };
+        let why = match encoded.read(how) {
+            Ok(object) => return Ok(Self::Object(object)),
+            Err(why) => why.to_string(),
+        };
+        Ok(match encoded.read(Reading { with_unset_times: true, ..how }) {
+            Ok(object) => Self::Object(object),
+            Err(_) => Self::Unreadable { metadata: encoded.read::<Named>(how)?.metadata, why },
+        })
+    }
 }
 
 impl<K: Resource<DynamicType = ()>> Readable<K> {

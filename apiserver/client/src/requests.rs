@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use http::{Request, Response};
 use kube::Client;
-use kube::client::Body;
 use tokio::time::Instant;
-use tower::{BoxError, Service};
+
+use crate::around::around;
 
 /// Upper bounds of the buckets of times in seconds, as in client-go.
 const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -56,8 +52,17 @@ impl Requests {
 
     /// Returns a client whose requests are counted.
     pub fn around(&self, client: Client) -> Client {
-        let namespace = client.default_namespace().to_owned();
-        Client::new(Around { inner: client, requests: self.clone() }, namespace)
+        let requests = self.clone();
+        around(client, move |inner, request| {
+            let requests = requests.clone();
+            async move {
+                let (method, sent) = (request.method().to_string(), Instant::now());
+                let answer = inner.send(request).await;
+                let code = answer.as_ref().map(|answer| answer.status().as_u16().to_string());
+                requests.note(&method, code.as_deref().unwrap_or(NO_ANSWER), sent.elapsed());
+                Ok(answer?)
+            }
+        })
     }
 
     /// Returns the counts by method.
@@ -95,37 +100,12 @@ impl Requests {
     }
 }
 
-#[derive(Clone)]
-struct Around {
-    inner: Client,
-    requests: Requests,
-}
-
-impl Service<Request<Body>> for Around {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The client waits by itself.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (inner, requests) = (self.inner.clone(), self.requests.clone());
-        async move {
-            let (method, sent) = (request.method().to_string(), Instant::now());
-            let answer = inner.send(request).await;
-            let code = answer.as_ref().map(|answer| answer.status().as_u16().to_string());
-            requests.note(&method, code.as_deref().unwrap_or(NO_ANSWER), sent.elapsed());
-            Ok(answer?)
-        }
-        .boxed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::BoxError;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! Equal values that are stored once.
+//! Equal values that are stored once, found by their order. Values without one, such as the types of the API, are shared by
+//! the `FingerprintInterner` of `apiserver/client`.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;

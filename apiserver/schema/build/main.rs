@@ -8,7 +8,6 @@ mod connect;
 mod definitions;
 mod documents;
 mod graph;
-mod messages;
 mod paths;
 mod single;
 
@@ -44,7 +43,7 @@ pub struct Served {
 
 fn main() {
     println!("cargo::rerun-if-changed=build");
-    for data in ["definitions", "parameters.txt", "protobuf.txt", "resources.json"] {
+    for data in ["definitions", "parameters.txt", "resources.json"] {
         println!("cargo::rerun-if-changed=data/{data}");
     }
     println!("cargo::rerun-if-changed=src/deleted.rs");
@@ -56,9 +55,6 @@ fn main() {
     let served = served(&read(&root.join("data/resources.json")));
     let definitions = Definitions::read(&root.join("data/definitions"));
     std::fs::write(out.join("graph.rs"), graph::source(&definitions)).expect("OUT_DIR is writable");
-    let fields = root.join("data/protobuf.txt");
-    let fields = std::fs::read_to_string(&fields).unwrap_or_else(|e| panic!("{}: {e}", fields.display()));
-    std::fs::write(out.join("messages.rs"), messages::source(&fields)).expect("OUT_DIR is writable");
     documents::write(&out, &definitions, &served);
 }
 

@@ -7,7 +7,6 @@ mod base64_text;
 pub mod deleted;
 pub mod error;
 pub mod limits;
-mod messages;
 pub mod meta;
 pub mod numbers;
 pub mod openapi;
@@ -17,6 +16,8 @@ pub mod quoted;
 pub mod repeats;
 pub mod schema;
 pub mod validation;
+
+pub(crate) use apiserver_messages as messages;
 
 /// The built-in kinds that are served, as JSON: groups, versions, scopes and verbs, in the order of discovery.
 pub const RESOURCES: &str = include_str!("../data/resources.json");

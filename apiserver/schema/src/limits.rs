@@ -4,13 +4,6 @@
 pub(crate) const CAUSES: usize = 1000;
 /// Maximum length of their text.
 pub(crate) const CAUSES_TEXT: usize = 1024 * 1024;
-/// Maximum nesting of messages. A schema of a CustomResourceDefinition takes one level for each of its own.
-pub(crate) const MESSAGE_DEPTH: usize = 100;
-/// Maximum number of values that one body may become. Two bytes can make one; a value of JSON takes about a
-/// hundred.
-pub(crate) const MESSAGE_VALUES: usize = 300_000;
-/// Maximum nesting of groups; no message of Kubernetes has any.
-pub(crate) const GROUP_DEPTH: usize = 16;
 /// Maximum number of unknown fields, and of fields of a wrong type, that are reported.
 pub(crate) const PROBLEMS: usize = 100;
 /// Maximum number of duplicate fields that are reported.

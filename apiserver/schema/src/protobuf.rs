@@ -1,9 +1,7 @@
 //! `application/vnd.kubernetes.protobuf`: JSON objects of built-in kinds to the bytes that
 //! Kubernetes' own encoder makes of them, and back.
 //!
-//! The messages are a table made at build time from `data/protobuf.txt`. An object is sent and
-//! stored in an envelope: `k8s\0`, then the message `runtime.Unknown` with the type and the object's
-//! own message.
+//! The messages are the table of `apiserver/messages`.
 //!
 //! What protobuf cannot tell apart is one thing here as it is in Go: a field that is no pointer and
 //! has its type's zero is left out of the JSON, unless it is a field that Go's JSON always has; that
@@ -17,31 +15,22 @@ mod json;
 mod normal;
 mod restore;
 mod tree;
-mod wire;
 
 use serde_json::Value;
 
 use crate::ordered;
 
 pub use complete::{complete, complete_structs, implied};
-pub use decode::{Malformed, decode, head};
+pub use decode::decode;
 pub use encode::{Unencodable, encode, encode_into};
 pub use normal::{normalize, normalize_as_sent};
 pub use restore::restore;
 
-pub use crate::messages::{Field, Kind, Message, Shape, at, kinds, message, messages, of_kind};
+pub use crate::messages::{
+    Backward, Encoded, Field, Kind, MAGIC, MEDIA_TYPE, Malformed, Message, Reading, Shape, at, head,
+    is_envelope, kinds, message, messages, of_kind,
+};
 pub use tree::{Borrowed, Members, Tree, View};
-pub use wire::Backward;
-
-/// The media type.
-pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// The bytes that every envelope begins with.
-pub const MAGIC: &[u8] = b"k8s\0";
-
-/// Returns `true` if the bytes are an envelope; JSON never begins with these bytes.
-pub fn is_envelope(bytes: &[u8]) -> bool {
-    bytes.starts_with(MAGIC)
-}
 
 /// Returns the message of the kind that the object names.
 pub fn of_object(object: &Value) -> Option<Message> {
@@ -78,7 +67,7 @@ pub fn close_envelope(out: &mut Backward, api_version: &str, kind: &str) {
 pub fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec<u8> {
     let mut out = Backward::default();
     out.varint(length as u64);
-    out.tag(2, wire::BYTES);
+    out.tag(2, crate::messages::BYTES);
     let end = out.len();
     out.bytes(2, kind.as_bytes());
     out.bytes(1, api_version.as_bytes());
@@ -144,7 +133,7 @@ pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
 
 /// The apiVersion of the object in an envelope.
 pub fn api_version(bytes: &[u8]) -> Result<&str, Malformed> {
-    decode::open(bytes).map(|opened| opened.api_version)
+    Encoded::open(bytes).map(|opened| opened.api_version)
 }
 
 fn text(value: &Value) -> &str {
@@ -154,6 +143,6 @@ fn text(value: &Value) -> &str {
 #[cfg(test)]
 mod foreign_tests;
 #[cfg(test)]
-mod random;
+mod read_tests;
 #[cfg(test)]
 mod tests;

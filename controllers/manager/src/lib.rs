@@ -89,7 +89,7 @@ pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
 pub use config::{Autoscalers, Clients, Config, EvictionRates, Slicing};
 pub use document::{Document, DocumentError};
-pub use metrics::{Kind, Measure, Metrics, Series, Value};
+pub use metrics::Metrics;
 pub use registry::{UnknownController, select};
 pub use selected::Selected;
 pub use token_issuer::{TokenIssuer, TokenRequest};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_client::{Cache, Index, IndexBy, ObjectKey};
+use controllers_runtime::metrics::Measure;
 use controllers_runtime::{Attempt, Error, Ledger, Result, WorkQueue};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
@@ -10,7 +11,7 @@ use kube::{Api, Client};
 
 use crate::context::Context;
 use crate::meta::{is_deleted, name, namespace, only_this};
-use crate::metrics::{Measure, Metrics};
+use crate::metrics::Metrics;
 use crate::patch;
 
 /// Label with the name of a slice's Service.

@@ -11,6 +11,7 @@ pub mod error;
 pub mod leader;
 pub mod ledger;
 pub mod limits;
+pub mod metrics;
 pub mod parallel;
 pub mod queue;
 pub mod worker;

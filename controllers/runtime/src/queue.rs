@@ -182,16 +182,19 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// Adds a key again after its processing failed, after a delay that doubles with each failure; returns
-    /// the delay.
+    /// Adds a key again after its processing failed, after a delay that doubles with each retry that fails, and returns
+    /// the delay. Failures of attempts that events have caused before the next retry is due do not count: in a minute of
+    /// failures with many events, the delay grows to about a minute, and not to [`MAX_BACKOFF`].
     pub fn retry(&self, key: K) -> Duration {
         let pause = {
             let mut state = self.lock();
-            let failures = state.failures.entry(key.clone()).or_insert(0);
-            let pause = self.0.backoff.pause(*failures);
-            *failures = failures.saturating_add(1);
             state.retries += 1;
-            pause
+            let failures = state.failures.get(&key).copied().unwrap_or(0);
+            let is_due_later = state.due.get(&key).is_some_and(|(due, _)| *due > Instant::now());
+            let is_early = failures > 0 && is_due_later;
+            let failures = if is_early { failures } else { failures.saturating_add(1) };
+            state.failures.insert(key.clone(), failures);
+            self.0.backoff.pause(failures - 1)
         };
         self.add_after(key, pause);
         pause

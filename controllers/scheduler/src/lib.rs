@@ -8,14 +8,21 @@ pub mod bind_volumes;
 pub mod cluster;
 pub mod config;
 pub mod events;
+pub mod extenders;
 pub mod framework;
 mod limits;
+pub mod metrics;
 pub mod plugins;
 pub mod pod;
 pub mod preemption;
 pub mod queue;
 pub mod resources;
 mod run;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+#[allow(dead_code, reason = "only the seeds are used")]
+mod seeded;
+pub mod selecting;
 pub mod selector;
 #[cfg(test)]
 mod testing;

@@ -10,6 +10,10 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(10);
 pub const MAX_PARKED: Duration = Duration::from_secs(300);
 /// Longest wait for the claims of a pod to be bound after its node was chosen, as in kube-scheduler.
 pub const VOLUMES_BOUND: Duration = Duration::from_secs(600);
+/// Interval at which the counts of the queue and of the cluster are shown in the metrics.
+pub const COUNTS_SHOWN: Duration = Duration::from_secs(1);
+/// Attempts of which one has the times of its plugins taken (`pluginMetricsSamplePercent`: a tenth).
+pub const TIMED_ATTEMPTS: u64 = 10;
 /// Longest wait for a change while no pod waits for a time.
 pub const IDLE: Duration = Duration::from_secs(3600);
 /// Changes of nodes that are remembered for the views of templates: a view that has not been used for so many changes is
@@ -26,6 +30,8 @@ pub const BINDINGS: usize = 256;
 /// Pause after a failed attempt to find out whether a pod was bound; it doubles up to [`RESOLVE_PAUSE_MAX`].
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
 pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Requests for one status of a pod that waits before it is given up until the next attempt: some five minutes.
+pub const STATUS_ATTEMPTS: usize = 64;
 /// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
 pub const NOTE: usize = 1024;
 /// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
@@ -62,6 +68,26 @@ pub const UNUSED_TERMS: usize = 1024;
 pub const SELECTED_NAMESPACES: usize = 256;
 /// Labels of pods in one namespace whose selectors for default spreading are remembered.
 pub const DEFAULT_SELECTORS: usize = 1024;
-/// Topology keys whose domains are kept, besides those of the terms of placed pods: at 5,000 nodes, each takes 20 kB, and
-/// some 500 kB with a value for each node.
+/// Topology keys that are kept before those that no placed pod has are dropped. At 5,000 nodes, each takes 20 kB, and some
+/// 500 kB with a value for each node; one that no node has takes no more than its name.
 pub const TOPOLOGY_KEYS: usize = 128;
+/// Terms of inter-pod affinity and constraints of topology spreading that a pod may have: an attempt prepares a count for
+/// each.
+pub const POD_TERMS: usize = 64;
+/// Namespaces that the terms of a pod may name in all: each placed term is found by each of them.
+pub const POD_NAMESPACES: usize = 4096;
+/// Held terms that are remembered in all for the pods that they match, 8 bytes each.
+pub const MATCHED_IDS: usize = 1 << 20;
+/// Attempts that wait for the answers of the same extenders at one time. Further ones wait for their turn, in the order of
+/// the queue: there are never more than pods without a node.
+pub const CONSULTATIONS: usize = 16;
+/// Times that an attempt begins anew because no node that extenders have left is feasible any more.
+pub const CONSULTATION_ROUNDS: u32 = 5;
+/// Bindings that an extender is asked for at one time.
+pub const EXTENDER_BINDINGS: usize = 256;
+/// Longest answer of an extender in bytes: that of one without a cache of nodes has all of them, with some 20 kB each.
+pub const EXTENDER_ANSWER: usize = 256 << 20;
+/// Whole objects that are read for extenders at one time.
+pub const EXTENDER_READS: usize = 64;
+/// Longest wait for a whole object.
+pub const EXTENDER_READ: Duration = Duration::from_secs(30);

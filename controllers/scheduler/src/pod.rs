@@ -44,13 +44,16 @@ pub struct SpecId(u64);
 pub struct PodSpec {
     /// The fields that are read, and no others.
     pub source: v1::PodSpec,
+    /// The reason for which pods of the template get no node: they ask for more than an attempt may cost. The terms and
+    /// constraints that are too many are not in `source`.
+    pub excess: Option<Box<str>>,
     #[serde(skip)]
     parsed: OnceLock<Parsed>,
 }
 
 impl PartialEq for PodSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.source == other.source
+        self.source == other.source && self.excess == other.excess
     }
 }
 
@@ -178,6 +181,7 @@ impl PodInfo {
         let text = |name: Option<String>| name.filter(|name| !name.is_empty()).as_deref().map(shared_text);
         let node = text(spec.node_name.take());
         let pinned_to = reduce::take_pin(&mut spec).as_deref().map(shared_text);
+        let excess = reduce::take_excess(&mut spec);
         let volumes = reduce::volumes(spec.volumes.take().unwrap_or_default());
         let claims = ClaimStatuses {
             claims: status.resource_claim_statuses.unwrap_or_default(),
@@ -187,7 +191,7 @@ impl PodInfo {
         Self {
             uid,
             metadata: reduce::metadata(pod.metadata).into(),
-            spec: SPECS.share(PodSpec { source: reduce::spec(spec), parsed: OnceLock::new() }),
+            spec: SPECS.share(PodSpec { source: reduce::spec(spec), excess, parsed: OnceLock::new() }),
             // A pod that is bound is refused no more.
             refusal: refusal.filter(|_| node.is_none()),
             node,

@@ -193,8 +193,12 @@ pub fn texts(bytes: &[u8]) {
 }
 
 /// Input: any bytes as an envelope. Both ways to JSON must give the same object, and what was decoded can be
-/// encoded and decoded again.
+/// encoded and decoded again, also by the reader of clients.
 pub fn envelope(bytes: &[u8]) {
+    let client = |bytes| {
+        protobuf::Encoded::open(bytes).map(|object| object.read::<Value>(protobuf::Reading::default()))
+    };
+    let _ = client(bytes);
     let Ok(object) = protobuf::from_envelope(bytes) else { return };
     if let Ok(text) = protobuf::to_json(bytes) {
         // Numbers beyond the range of a tree are only preserved as text.
@@ -204,6 +208,7 @@ pub fn envelope(bytes: &[u8]) {
     }
     let again = protobuf::to_envelope(&object).expect("what was read can be written");
     protobuf::from_envelope(&again).expect("what was written can be read");
+    client(&again).expect("the kind is known").expect("what was written can be read by clients");
 }
 
 /// Input: a schema, an object and its previous state.

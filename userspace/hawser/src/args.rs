@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
-use crate::controllers_args::{ManagerFlags, hidden_flags};
+use crate::controllers_args::{Manager, ManagerFlags, hidden_flags};
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::etcd_args::EtcdStart;
 use crate::join_args;
@@ -52,10 +52,10 @@ pub enum Command {
     /// Take and restore snapshots of the embedded store, and check what is on disk
     Store(StoreCommand),
     /// Run the controllers
-    #[command(args_override_self = true, after_long_help = hidden_flags())]
+    #[command(args_override_self = true, after_long_help = hidden_flags::<Manager>())]
     Controllers(Box<Controllers>),
     /// Run the scheduler
-    #[command(args_override_self = true, after_long_help = scheduler_args::hidden_flags())]
+    #[command(args_override_self = true, after_long_help = hidden_flags::<scheduler_args::Scheduler>())]
     Scheduler(Box<Scheduler>),
     /// Run the node agent
     Kubelet(Box<Kubelet>),

@@ -1,5 +1,7 @@
 //! Flags of `hawser controllers`: those of kube-controller-manager, and their meaning here.
 
+use std::marker::PhantomData;
+
 use anyhow::{Context, Result, bail};
 use apiserver_meta::period::Period;
 use clap::parser::ValueSource;
@@ -10,19 +12,86 @@ use serde_json::{Number, Value};
 use crate::controllers_flags::{Effect, FLAGS, Flag, Kind, all};
 use crate::proxy_args::go_bool;
 
-/// The flags that were given, with their values.
-#[derive(Clone, Debug, Default)]
-pub struct ManagerFlags(Vec<(&'static Flag, Value)>);
+/// A component whose flags are those of one of Kubernetes.
+pub trait Component: Clone + Default + Send + Sync + 'static {
+    /// Name of that one.
+    const NAME: &'static str;
+    /// Heading of the flags in the help.
+    const HEADING: &'static str;
+    /// Its flags, besides those that all components have.
+    const FLAGS: &'static [Flag];
+}
 
-impl ManagerFlags {
-    /// Sets the fields of the flags in the document.
-    pub fn apply_to(&self, document: &mut Document) -> Result<()> {
-        for (flag, value) in &self.0 {
+/// The flags of a component that were given, with their values.
+#[derive(Clone, Debug, Default)]
+pub struct Given<C> {
+    flags: Vec<(&'static Flag, Value)>,
+    component: PhantomData<C>,
+}
+
+impl<C> Given<C> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Flag, &Value)> {
+        self.flags.iter().map(|(flag, value)| (*flag, value))
+    }
+
+    /// Fails if a flag has a value that is refused.
+    pub fn check(&self) -> Result<()> {
+        for (flag, value) in self.iter() {
             if let Effect::Refused(known, reason) = flag.effect
                 && !value.as_str().is_some_and(|text| known.contains(&text))
             {
                 bail!("--{}: {reason}", flag.name);
             }
+        }
+        Ok(())
+    }
+
+    /// Returns the flags that were given and have no effect.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let idle = self.iter().filter(|(flag, _)| flag.effect == Effect::Nothing);
+        idle.map(|(flag, _)| flag.name).collect()
+    }
+}
+
+impl<C: Component> clap::Args for Given<C> {
+    fn augment_args(command: Command) -> Command {
+        command.args(all(C::FLAGS).map(|flag| argument(flag, C::HEADING)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<C: Component> FromArgMatches for Given<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { flags: given(C::FLAGS, matches), component: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The manager of controllers.
+#[derive(Clone, Debug, Default)]
+pub struct Manager;
+
+impl Component for Manager {
+    const NAME: &'static str = "kube-controller-manager";
+    const HEADING: &'static str = "Flags of kube-controller-manager";
+    const FLAGS: &'static [Flag] = FLAGS;
+}
+
+/// The flags of the controllers.
+pub type ManagerFlags = Given<Manager>;
+
+impl ManagerFlags {
+    /// Sets the fields of the flags in the document.
+    pub fn apply_to(&self, document: &mut Document) -> Result<()> {
+        self.check()?;
+        for (flag, value) in self.iter() {
             if flag.path.is_empty() {
                 continue;
             }
@@ -36,42 +105,15 @@ impl ManagerFlags {
         Ok(())
     }
 
-    /// Returns the flags that were given and have no effect.
-    pub fn without_effect(&self) -> Vec<&'static str> {
-        let idle = self.0.iter().filter(|(flag, _)| flag.effect == Effect::Nothing);
-        idle.map(|(flag, _)| flag.name).collect()
-    }
-
     /// Returns the name of a field for an error: the flag that has set it, if one has.
     pub fn name_of(&self, path: &str) -> String {
-        let by_flag = self.0.iter().find(|(flag, _)| flag.path == path);
+        let by_flag = self.iter().find(|(flag, _)| flag.path == path);
         by_flag.map_or_else(|| path.to_owned(), |(flag, _)| format!("--{}", flag.name))
     }
 }
 
-impl clap::Args for ManagerFlags {
-    fn augment_args(command: Command) -> Command {
-        command.args(all(FLAGS).map(|flag| argument(flag, "Flags of kube-controller-manager")))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for ManagerFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(given(FLAGS, matches)))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
 /// Returns the flags of a component that were given, with their values.
-pub fn given(flags: &'static [Flag], matches: &ArgMatches) -> Vec<(&'static Flag, Value)> {
+fn given(flags: &'static [Flag], matches: &ArgMatches) -> Vec<(&'static Flag, Value)> {
     let given = all(flags).filter(|flag| {
         matches.value_source(flag.name).is_some_and(|source| source == ValueSource::CommandLine)
     });
@@ -87,7 +129,7 @@ pub fn given(flags: &'static [Flag], matches: &ArgMatches) -> Vec<(&'static Flag
 }
 
 /// Returns the argument of a flag, below a heading of the help.
-pub fn argument(flag: &'static Flag, heading: &'static str) -> Arg {
+fn argument(flag: &'static Flag, heading: &'static str) -> Arg {
     let kind = flag.kind;
     let argument = Arg::new(flag.name)
         .long(flag.name)
@@ -136,19 +178,15 @@ fn value(kind: Kind, text: &str) -> Result<Value, String> {
     }
 }
 
-/// Returns the end of the help, which names the flags that the list does not show.
-pub fn hidden_flags() -> String {
-    hidden(FLAGS, "kube-controller-manager")
-}
-
-/// Returns that end for the flags of a component.
-pub fn hidden(flags: &'static [Flag], component: &str) -> String {
+/// Returns the end of the help, which names the flags of a component that the list does not show.
+pub fn hidden_flags<C: Component>() -> String {
     let names = |hidden: fn(&Flag) -> bool| {
-        let names = all(flags).filter(|flag| hidden(flag)).map(|flag| format!("--{}", flag.name));
+        let names = all(C::FLAGS).filter(|flag| hidden(flag)).map(|flag| format!("--{}", flag.name));
         names.collect::<Vec<_>>().join(" ")
     };
     format!(
-        "Flags of {component} that are accepted and have no effect:\n{}\n\nFlags that are refused:\n{}",
+        "Flags of {} that are accepted and have no effect:\n{}\n\nFlags that are refused:\n{}",
+        C::NAME,
         names(|flag| flag.effect == Effect::Nothing),
         names(|flag| matches!(flag.effect, Effect::Refused(..))),
     )

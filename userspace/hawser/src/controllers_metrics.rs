@@ -1,7 +1,8 @@
 //! `/metrics`, `/configz` and `/healthz` of the controllers, as kube-controller-manager has them.
 
 use apiserver_client::requests::{Requests, Sample};
-use controllers_manager::{Document, Kind, Metrics, Series, Value};
+use controllers_manager::{Document, Metrics};
+use controllers_runtime::metrics::{Kind, Series, Value};
 use controllers_runtime::{Durations, LeaderStatus, QueueMetrics};
 use serde_json::json;
 use userspace_daemon::metrics::{Exposition, Format, Samples};
@@ -32,6 +33,7 @@ pub fn pages(
     let metrics = metrics.clone();
     Pages {
         metrics: Box::new(move |format| page(&measured, &requests, elected.as_ref().as_ref(), format)),
+        resources: None,
         configz: json!({"kubecontrollermanager.config.k8s.io": document.to_value()}).to_string(),
         health: Box::new(move || checks(&metrics, election.as_ref().as_ref())),
         results: Results::default(),
@@ -189,7 +191,8 @@ pub fn add_requests(page: &mut Exposition, requests: &Requests) {
     });
 }
 
-fn add_series(page: &mut Exposition, series: &Series) {
+/// Adds a family with its values.
+pub fn add_series(page: &mut Exposition, series: &Series) {
     let Series { measure, values } = series;
     let (kind, bounds) = match measure.kind {
         Kind::Counter => ("counter", &[][..]),
@@ -224,6 +227,8 @@ fn histogram(to: &mut Samples<'_>, labels: &[(&str, &str)], durations: &Duration
 
 #[cfg(test)]
 mod tests {
+    use controllers_runtime::metrics::Measure;
+
     use super::*;
 
     #[test]
@@ -272,7 +277,7 @@ mod tests {
 
     #[test]
     fn series_have_their_labels_and_cumulated_buckets() {
-        static MEASURE: controllers_manager::Measure = controllers_manager::Measure {
+        static MEASURE: Measure = Measure {
             name: "a_seconds",
             kind: Kind::Histogram(&[1.0, 2.0]),
             labels: &["zone", "code"],

@@ -23,6 +23,8 @@ use crate::health::{self, Check, Results};
 
 const METRICS: &str = "/metrics";
 const SLIS: &str = "/metrics/slis";
+/// Requests and limits of pods, which only the scheduler has.
+const RESOURCES: &str = "/metrics/resources";
 const CONFIGZ: &str = "/configz";
 /// Before the name of a check.
 const CHECKS: &str = "/healthz/";
@@ -72,6 +74,8 @@ fn read(path: &Path) -> Result<String> {
 /// The pages of a component that has more than probes.
 pub struct Pages {
     pub metrics: Box<dyn Fn(Format) -> String + Send + Sync>,
+    /// Requests and limits of pods, if the component shows them.
+    pub resources: Option<Box<dyn Fn(Format) -> String + Send + Sync>>,
     /// The configuration that it runs with, JSON.
     pub configz: String,
     /// Returns the results of its checks.
@@ -95,7 +99,8 @@ impl Pages {
             if Probe::at(path).is_some() {
                 return Some(ready(well()));
             }
-            if ![METRICS, SLIS, CONFIGZ].contains(&path) && !path.starts_with(CHECKS) {
+            let is_known = [METRICS, SLIS, CONFIGZ].contains(&path) || path.starts_with(CHECKS);
+            if !is_known && !(path == RESOURCES && own.resources.is_some()) {
                 return None;
             }
             let (readers, own) = (Arc::clone(&readers), Arc::clone(&own));
@@ -119,6 +124,13 @@ impl Pages {
                 let format = Format::accepted(headers);
                 typed(StatusCode::OK, format.media(), self.results.page(format))
             }
+            RESOURCES => match &self.resources {
+                Some(resources) => {
+                    let format = Format::accepted(headers);
+                    typed(StatusCode::OK, format.media(), resources(format))
+                }
+                None => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            },
             CONFIGZ => json(StatusCode::OK, self.configz.clone()),
             _ => {
                 let check = path.strip_prefix(CHECKS).and_then(|name| health::one(&(self.health)(), name));

@@ -9,7 +9,8 @@ use apiserver_client::{Informers, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Lane, LeaderElection};
 use controllers_scheduler::Config;
-use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND};
+use controllers_scheduler::config::{API_VERSION, Configuration, ElectionSettings, KIND, with_defaults};
+use controllers_scheduler::extenders::Extenders;
 use serde_json::{Value, json};
 use tracing::warn;
 use userspace_daemon::shutdown;
@@ -28,9 +29,11 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let Scheduler { config, scheduler_name, flags, secure_port, probes } = args;
     let ambient = Ambient::system();
     let document = document(config.as_deref(), &scheduler_name, &flags)?;
-    let configuration = Configuration::from_value(document.clone())?;
+    let mut configuration = Configuration::from_value(document.clone())?;
+    let extenders = std::mem::take(&mut configuration.extenders);
     let kubeconfig = configuration.kubeconfig.clone();
     let (mut config, ignored) = of_configuration(configuration, &flags, &identity(&ambient))?;
+    config.extenders = Extenders::connect(extenders).await.context("couldn't build extenders")?;
     if !ignored.is_empty() {
         warn!(fields = ignored.join(", "), "fields of the configuration have no effect");
     }
@@ -46,7 +49,8 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
         duration: election.lease_duration,
         status: election.status.clone(),
     });
-    let pages = scheduler_metrics::pages(&document, &requests, shown);
+    let document = with_defaults(document);
+    let pages = scheduler_metrics::pages(&document, &config.metrics, &requests, shown);
     probes.answer(secure_port, pages.for_users_of(client.clone()), &stop).await?;
     if let Some(election) = &mut config.leader_election {
         // Connections of its own: nothing that the scheduler sends delays a renewal.
@@ -71,25 +75,20 @@ fn document(file: Option<&Path>, name: &str, flags: &SchedulerFlags) -> Result<V
     Ok(document)
 }
 
-/// Returns the configuration of the loop, and the fields without effect.
+/// Returns the configuration of the loop without its extenders, and the fields without effect.
 fn of_configuration(
     configuration: Configuration,
     flags: &SchedulerFlags,
     identity: &str,
 ) -> Result<(Config, Vec<&'static str>)> {
-    let Configuration { profiles, mut queue, extenders, kubeconfig: _, leader_election, ignored } =
+    let Configuration { profiles, mut queue, extenders: _, kubeconfig: _, leader_election, ignored } =
         configuration;
-    if !extenders.is_empty() {
-        bail!(
-            "the configuration has {} extenders, which are not supported: remove the field extenders",
-            extenders.len()
-        );
-    }
     if let Some(time) = flags.max_parked()? {
         queue.max_parked = time;
     }
     let leader_election = election(leader_election, identity)?;
-    Ok((Config { profiles: Arc::from(profiles), queue, leader_election }, ignored))
+    let profiles = Arc::from(profiles);
+    Ok((Config { profiles, queue, leader_election, ..Config::default() }, ignored))
 }
 
 /// Returns the election; `None` if this is the only instance.
@@ -152,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn extenders_are_refused() {
-        let error = config(json!({"extenders": [{"urlPrefix": "http://a", "filterVerb": "f"}]})).unwrap_err();
-        assert!(error.to_string().contains("extenders"), "{error}");
+    fn extenders_make_the_queue_remember_all_events() {
+        let found = config(json!({"extenders": [{"urlPrefix": "http://a", "filterVerb": "f"}]})).unwrap();
+        assert!(found.queue.has_extenders);
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::{ArgMatches, Command, FromArgMatches};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::controllers_args::{argument, given, hidden};
-use crate::controllers_flags::{Effect, Flag, all};
+use crate::controllers_args::{Component, Given};
+use crate::controllers_flags::Flag;
 use crate::scheduler_flags::FLAGS;
 
 /// The flag of the time in the queue, which no field of the configuration has.
@@ -15,19 +14,24 @@ const MAX_PARKED: &str = "pod-max-in-unschedulable-pods-duration";
 /// The flag of the kubeconfig, which does not win over the file.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// The flags that were given, with their values.
+/// The scheduler.
 #[derive(Clone, Debug, Default)]
-pub struct SchedulerFlags(Vec<(&'static Flag, Value)>);
+pub struct Scheduler;
+
+impl Component for Scheduler {
+    const NAME: &'static str = "kube-scheduler";
+    const HEADING: &'static str = "Flags of kube-scheduler";
+    const FLAGS: &'static [Flag] = FLAGS;
+}
+
+/// The flags of the scheduler.
+pub type SchedulerFlags = Given<Scheduler>;
 
 impl SchedulerFlags {
     /// Sets the fields of the flags in a document.
     pub fn apply_to(&self, document: &mut Value) -> Result<()> {
-        for (flag, value) in &self.0 {
-            if let Effect::Refused(known, reason) = flag.effect
-                && !value.as_str().is_some_and(|text| known.contains(&text))
-            {
-                bail!("--{}: {reason}", flag.name);
-            }
+        self.check()?;
+        for (flag, value) in self.iter() {
             if flag.path.is_empty() {
                 continue;
             }
@@ -49,7 +53,7 @@ impl SchedulerFlags {
 
     /// Returns the time after which a pod that fits nowhere is tried again.
     pub fn max_parked(&self) -> Result<Option<Duration>> {
-        let Some((_, value)) = self.0.iter().find(|(flag, _)| flag.name == MAX_PARKED) else {
+        let Some((_, value)) = self.iter().find(|(flag, _)| flag.name == MAX_PARKED) else {
             return Ok(None);
         };
         let text = value.as_str().unwrap_or_default();
@@ -57,38 +61,6 @@ impl SchedulerFlags {
             apiserver_meta::duration::parse(text).with_context(|| format!("cannot use --{MAX_PARKED}"))?;
         Ok(Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())))
     }
-
-    /// Returns the flags that were given and have no effect.
-    pub fn without_effect(&self) -> Vec<&'static str> {
-        let idle = self.0.iter().filter(|(flag, _)| flag.effect == Effect::Nothing);
-        idle.map(|(flag, _)| flag.name).collect()
-    }
-}
-
-impl clap::Args for SchedulerFlags {
-    fn augment_args(command: Command) -> Command {
-        command.args(all(FLAGS).map(|flag| argument(flag, "Flags of kube-scheduler")))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for SchedulerFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(given(FLAGS, matches)))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// Returns the end of the help, which names the flags that the list does not show.
-pub fn hidden_flags() -> String {
-    hidden(FLAGS, "kube-scheduler")
 }
 
 #[cfg(test)]
@@ -96,6 +68,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::controllers_flags::{Effect, all};
 
     #[derive(Parser)]
     #[command(args_override_self = true)]

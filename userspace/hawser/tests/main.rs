@@ -7,6 +7,7 @@ mod apiserver;
 #[path = "../../../apiserver/store/tests/conformance/etcd_server.rs"]
 #[allow(dead_code, reason = "outages are for the tests of the store and the server")]
 mod etcd_server;
+mod extenders;
 mod probes;
 mod shared_keys;
 mod store;

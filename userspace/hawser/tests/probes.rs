@@ -9,14 +9,14 @@ use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 /// A process that is killed when dropped.
-struct Process(Child);
+pub(crate) struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -25,19 +25,19 @@ impl Drop for Process {
     }
 }
 
-fn hawser() -> Command {
+pub(crate) fn hawser() -> Command {
     Command::new(env!("CARGO_BIN_EXE_hawser"))
 }
 
 /// An API server of its own with a certificate for others to serve with.
-struct Cluster {
+pub(crate) struct Cluster {
     dir: tempfile::TempDir,
     pki: Pki,
     _api: Process,
 }
 
 impl Cluster {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = hawser();
         command.args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"]);
@@ -50,12 +50,12 @@ impl Cluster {
         Self { dir, pki, _api: api }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Returns the command of a component that serves its pages on a port.
-    fn component(&self, name: &str, port: u16) -> Command {
+    pub fn component(&self, name: &str, port: u16) -> Command {
         let mut command = hawser();
         command.args([name, "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()]);
         command.arg("--kubeconfig").arg(self.path("kubeconfig.yaml"));
@@ -79,7 +79,7 @@ fn get(path: &str) -> http::Request<Vec<u8>> {
 }
 
 /// Repeats a request until it succeeds.
-async fn wait_for<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn wait_for<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(done) = attempt().await {
@@ -111,7 +111,7 @@ async fn probes_are_answered_over_tls_and_a_port_that_is_taken_is_an_error() {
     }
 }
 
-async fn create<K>(api: Api<K>, object: Value) -> K
+pub(crate) async fn create<K>(api: Api<K>, object: Value) -> K
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
@@ -304,4 +304,62 @@ async fn leader_that_was_stopped_writes_nothing_when_it_goes_on() {
     assert!(accounts.list(&Default::default()).await.unwrap().items.is_empty());
     assert!(maps.list(&Default::default()).await.unwrap().items.is_empty());
     assert!(holder().await.is_some_and(|holder| holder != before));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scheduler_shows_metrics_and_resources_of_pods_to_those_who_may_get_them() {
+    let cluster = Cluster::start();
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let _running = Process(cluster.component("scheduler", port).spawn().unwrap());
+    let admin = apiserver_client::connect(&cluster.path("kubeconfig.yaml"), "test").await.unwrap();
+    let (reader, stranger) = (token(&admin, "reader").await, token(&admin, "stranger").await);
+    permit(&admin, "reader", &["/metrics", "/metrics/resources", "/configz"]).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "reader", "containers": [
+        {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "1Gi"}}}]}});
+    create::<Pod>(Api::namespaced(admin.clone(), "default"), pod).await;
+    let pages = cluster.pages(port).await;
+    let page = async |path: &str, token: &str| {
+        let request = http::Request::get(path).header("Authorization", format!("Bearer {token}"));
+        match pages.request_text(request.body(Vec::new()).unwrap()).await {
+            Ok(text) => (200, text),
+            Err(kube::Error::Api(status)) => (status.code, String::new()),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let text = wait_for("a pod that fits nowhere", async || {
+        let (code, text) = page("/metrics", &reader).await;
+        let attempts =
+            "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"} 1";
+        let waits = "scheduler_pending_pods{queue=\"unschedulable\"} 1";
+        (code == 200 && text.contains(attempts) && text.contains(waits)).then_some(text)
+    })
+    .await;
+    for expected in [
+        "# TYPE scheduler_framework_extension_point_duration_seconds histogram",
+        "scheduler_queue_incoming_pods_total{queue=\"active\",event=\"UnschedulablePodAdd\"} 1",
+        "leader_election_master_status{name=\"kube-scheduler\"} 1",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let (_, text) = page("/metrics/resources", &reader).await;
+    let labels = |resource: &str, unit: &str| {
+        format!(
+            "namespace=\"default\",pod=\"p\",node=\"\",scheduler=\"default-scheduler\",priority=\"0\",resource=\"{resource}\",unit=\"{unit}\""
+        )
+    };
+    for expected in [
+        format!("kube_pod_resource_request{{{}}} 1.5\n", labels("cpu", "cores")),
+        format!("kube_pod_resource_limit{{{}}} 1.073741824e+09\n", labels("memory", "bytes")),
+    ] {
+        assert!(text.contains(&expected), "{expected}: {text}");
+    }
+    let shown: Value = serde_json::from_str(&page("/configz", &reader).await.1).unwrap();
+    assert_eq!(shown["componentconfig"]["leaderElection"]["leaseDuration"], "15s");
+    for path in ["/metrics", "/metrics/resources", "/configz"] {
+        assert_eq!(page(path, &stranger).await.0, 403, "{path}");
+        assert_eq!(page(path, "x.y.z").await.0, 401, "{path}");
+    }
 }

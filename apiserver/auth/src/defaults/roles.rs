@@ -137,6 +137,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
             "create,patch,update core,events.k8s.io events",
             "create coordination.k8s.io leases",
             "get,list,watch,update coordination.k8s.io leases kube-scheduler",
+            "READ,WRITE coordination.k8s.io leasecandidates",
             "READ core nodes,namespaces,replicationcontrollers,services,persistentvolumeclaims,persistentvolumes",
             "READ,delete core pods",
             "create core bindings,pods/binding",
@@ -147,9 +148,11 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
             "create authorization.k8s.io subjectaccessreviews",
             "READ storage.k8s.io csinodes,csidrivers,csistoragecapacities,volumeattachments",
             "READ resource.k8s.io deviceclasses,resourceslices",
-            "READ,patch,update resource.k8s.io resourceclaims,resourceclaims/status",
-            "create,delete resource.k8s.io resourceclaims",
+            // Finalizers and allocations of claims, and claims for extended resources that devices serve.
+            "READ,create,patch,update,delete resource.k8s.io resourceclaims",
+            "READ,patch,update resource.k8s.io resourceclaims/status",
             "patch,update resource.k8s.io resourceclaims/binding",
+            "update core pods/finalizers",
         ],
     ),
     (

@@ -1,7 +1,9 @@
-use super::follow::{apply_event, prepare};
+use super::follow::{apply_events, prepare};
 use super::*;
+use crate::media::Encoding;
+use crate::readable::Readable;
+use crate::source::Event;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::watcher::Event;
 
 fn config_map(name: &str, version: &str) -> ConfigMap {
     let mut object = ConfigMap::default();
@@ -25,30 +27,37 @@ fn versions_are_seen_when_handlers_run_for_objects_lists_and_deletions() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, view) = (Arc::clone(&seen), cache.clone());
     cache.on_change(move |change| lock(&log).push(view.has_seen(version_of(&change.object().metadata))));
-    let mut list = Listing::default();
     let object = |version: &str| Readable::Object(Box::new(config_map("a", version)));
-    apply_event(&cache, &mut list, Event::Apply(object("7")));
+    apply_events(&cache, vec![Event::Applied(object("7"))], Encoding::Json);
     assert_eq!((cache.has_seen(7), cache.has_seen(8)), (true, false));
-    for event in [Event::Init, Event::InitApply(object("9")), Event::InitDone] {
-        apply_event(&cache, &mut list, event);
-    }
+    let mut list = Listing::new();
+    list.add(object("9"), Encoding::Json);
+    cache.replace(list);
     assert_eq!((cache.has_seen(9), cache.has_seen(10)), (true, false));
-    apply_event(&cache, &mut list, Event::Delete(object("12")));
+    apply_events(&cache, vec![Event::Deleted(object("12"))], Encoding::Json);
     assert!(cache.has_seen(12));
+    apply_events(
+        &cache,
+        vec![Event::Bookmark { version: "15".to_owned(), ends_state: false }],
+        Encoding::Json,
+    );
+    assert!(cache.has_seen(15));
+    cache.replace(Listing { version: 17, ..Listing::new() });
+    assert!(cache.has_seen(17));
     assert_eq!(*lock(&seen), [true, true, true]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_shows_what_was_answered_before_it_was_requested() {
-    let (cache, mut list) = (Cache::<ConfigMap>::default(), Listing::default());
+    let cache = Cache::<ConfigMap>::default();
     let pass = async || tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let before = Instant::now();
     pass().await;
-    apply_event(&cache, &mut list, Event::Init);
+    let list = Listing::new();
     pass().await;
     let meanwhile = Instant::now();
     assert!(!cache.has_listed_since(before), "it has not arrived");
-    apply_event(&cache, &mut list, Event::InitDone);
+    cache.replace(list);
     assert!(cache.has_listed_since(before) && !cache.has_listed_since(meanwhile));
 }
 
@@ -61,13 +70,13 @@ fn an_unreadable_object_keeps_its_last_state() {
         let metadata = Box::new(config_map("a", "2").metadata);
         Readable::Unreadable { metadata, why: "data is a number".to_owned() }
     };
-    let mut listing = Listing::default();
-    for event in [Event::Apply(unreadable()), Event::Init, Event::InitApply(unreadable()), Event::InitDone] {
-        apply_event(&cache, &mut listing, event);
-    }
+    apply_events(&cache, vec![Event::Applied(unreadable())], Encoding::Json);
+    let mut listing = Listing::new();
+    listing.add(unreadable(), Encoding::Json);
+    cache.replace(listing);
     let names: Vec<_> = cache.list().iter().map(|object| object.metadata.name.clone().unwrap()).collect();
     assert_eq!(names, ["a"]);
-    apply_event(&cache, &mut listing, Event::Delete(unreadable()));
+    apply_events(&cache, vec![Event::Deleted(unreadable())], Encoding::Json);
     assert!(cache.is_empty());
 }
 
@@ -118,6 +127,25 @@ fn newest_object_of_a_list_is_shown_when_all_are_stored_and_indexed() {
 }
 
 #[test]
+fn events_that_arrive_together_are_all_stored_when_the_first_handler_runs() {
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("gone", "3"));
+    let (seen, view) = (Arc::new(Mutex::new(Vec::new())), cache.clone());
+    let log = Arc::clone(&seen);
+    cache.on_change(move |change| lock(&log).push((change.key().name, view.has_seen(7), view.len())));
+    lock(&seen).clear();
+    let object = |name, version| Readable::Object(Box::new(config_map(name, version)));
+    let events = vec![
+        Event::Applied(object("a", "5")),
+        Event::Deleted(object("gone", "6")),
+        Event::Applied(object("b", "7")),
+    ];
+    apply_events(&cache, events, Encoding::Json);
+    let named = |name: &str| (name.to_owned(), true, 2);
+    assert_eq!(*lock(&seen), ["a", "gone", "b"].map(named));
+}
+
+#[test]
 fn unchanged_objects_of_a_list_are_not_stored_again() {
     let cache = Cache::<ConfigMap>::default();
     cache.apply(config_map("a", "1"));
@@ -150,10 +178,9 @@ fn a_cache_may_hold_a_projection() {
     let cache = Cache::<Size>::default();
     let mut object = config_map("a", "1");
     object.data = Some([("one".to_owned(), "1".to_owned())].into());
-    let mut listed = Listing::default();
-    for event in [Event::Init, Event::InitApply(Readable::Object(Box::new(object))), Event::InitDone] {
-        apply_event(&cache, &mut listed, event);
-    }
+    let mut listed = Listing::new();
+    listed.add(Readable::Object(Box::new(object)), Encoding::Json);
+    cache.replace(listed);
     cache.apply(config_map("b", "2"));
     let sizes: Vec<_> = cache.list().iter().map(|size| (size.0.name.clone(), size.1)).collect();
     assert_eq!(sizes, [("a".to_owned(), 1), ("b".to_owned(), 0)]);
@@ -179,18 +206,13 @@ fn a_namespace_is_listed_without_others() {
     assert_eq!(cache.list_namespace("b").len(), 1);
 }
 
-fn applied(object: ConfigMap) -> Event<Readable<ConfigMap>> {
-    Event::Apply(Readable::Object(Box::new(object)))
-}
-
 #[test]
 fn objects_are_stored_without_managed_fields() {
     let mut object = config_map("a", "1");
     object.metadata.managed_fields = Some(Vec::new());
     object.immutable = Some(true);
-    let (cache, mut event) = (Cache::<ConfigMap>::default(), applied(object));
-    prepare::<ConfigMap>(&mut event);
-    apply_event(&cache, &mut Listing::default(), event);
+    let cache = Cache::<ConfigMap>::default();
+    apply_events(&cache, vec![Event::Applied(Readable::Object(Box::new(object)))], Encoding::Json);
     let stored = cache.get(&ObjectKey::new("ns", "a")).unwrap();
     assert_eq!((stored.metadata.managed_fields.is_none(), stored.immutable), (true, Some(true)));
 }
@@ -201,8 +223,8 @@ fn vectors_of_stored_objects_have_no_room_to_spare() {
     let mut finalizers = Vec::with_capacity(64);
     finalizers.push("example.com/one".to_owned());
     object.metadata.finalizers = Some(finalizers);
-    let mut event = applied(object);
-    prepare::<ConfigMap>(&mut event);
-    let Event::Apply(Readable::Object(object)) = event else { panic!("another event") };
-    assert_eq!(object.metadata.finalizers.map(|all| all.capacity()), Some(1));
+    let mut object = Readable::Object(Box::new(object));
+    prepare::<ConfigMap>(&mut object, Encoding::Json);
+    let finalizers = object.object().unwrap().metadata.finalizers;
+    assert_eq!(finalizers.map(|all| all.capacity()), Some(1));
 }

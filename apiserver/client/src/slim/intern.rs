@@ -1,11 +1,16 @@
-//! One copy of equal values that have no order, such as the specifications of pods: where they have one,
-//! [`apiserver_meta::intern`] needs no fingerprint.
+//! One copy of equal values that have no order, such as the specifications of pods.
+//!
+//! Where values have an order, [`apiserver_meta::intern`] finds them by comparing a few, and is exact. The types of
+//! `k8s-openapi` have none, and comparing a new one with all would cost too much, so these are found by a fingerprint. The two
+//! have nothing in common but their purpose: that one is owned and told what is given back, this one is a static that
+//! remembers values weakly.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use apiserver_meta::fnv::fnv1a_64_after;
+use apiserver_meta::ambient::Ambient;
 use serde::Serialize;
 
 /// Values that are compared at most to share one. It bounds the work if somebody chooses values with equal fingerprints.
@@ -87,19 +92,32 @@ impl<T> Known<T> {
     }
 }
 
-/// Returns a number that is equal for equal values, and rarely for others: a hash of the value as JSON.
+/// The beginning of all fingerprints, another one in each process: who writes pods must not be able to choose some that have the
+/// fingerprint of another template, which would then no longer be shared.
+static SECRET: LazyLock<[u64; 2]> = LazyLock::new(|| {
+    let random = Ambient::system().random;
+    [random.next_u64(), random.next_u64()]
+});
+
+/// Returns a number that is equal for equal values, and rarely for others: a keyed hash of the value as JSON. It decides what
+/// is shared and nothing else, so that runs of the simulation stay equal.
 fn fingerprint(value: &impl Serialize) -> u64 {
-    let mut hash = Hash(0);
-    // Writing into a hash does not fail; a value without JSON has what was written before.
-    let _ = serde_json::to_writer(&mut hash, value);
-    hash.0
+    fingerprint_with(*SECRET, value)
 }
 
-struct Hash(u64);
+fn fingerprint_with(secret: [u64; 2], value: &impl Serialize) -> u64 {
+    let mut hash = Hash(DefaultHasher::new());
+    secret.into_iter().for_each(|part| hash.0.write_u64(part));
+    // Writing into a hash does not fail; a value without JSON has what was written before.
+    let _ = serde_json::to_writer(&mut hash, value);
+    hash.0.finish()
+}
+
+struct Hash(DefaultHasher);
 
 impl Write for Hash {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = fnv1a_64_after(self.0, bytes.iter().copied());
+        self.0.write(bytes);
         Ok(bytes.len())
     }
 
@@ -118,6 +136,14 @@ mod tests {
         let share = |text: &str| interner.share(text.to_owned());
         let (a, b, again) = (share("a"), share("b"), share("a"));
         assert!(Arc::ptr_eq(&a, &again) && *b == "b");
+    }
+
+    #[test]
+    fn fingerprints_depend_on_the_secret() {
+        let of = |secret| fingerprint_with(secret, &"a");
+        assert_eq!(of([1, 2]), of([1, 2]));
+        assert!(of([1, 2]) != of([1, 3]) && of([1, 2]) != of([2, 2]));
+        assert_eq!(fingerprint(&"a"), fingerprint(&"a"));
     }
 
     #[test]

@@ -4,42 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::messages::{Field, Kind, Message, Shape, at};
-
-/// The JSON for a field that was not set.
-pub(super) enum Absent {
-    Nothing,
-    /// A list, a map or bytes that are nil, a time that is zero, a pointer.
-    Null,
-    /// The text of a scalar's zero.
-    Zero(&'static str),
-    /// A struct, with its own implied fields.
-    Object(Message),
-}
-
-impl Field {
-    /// Returns the JSON for the field if it was not set.
-    pub(super) fn absent(&self) -> Absent {
-        let always = |absent| if self.always { absent } else { Absent::Nothing };
-        match (self.shape, self.kind) {
-            _ if self.pointer => always(Absent::Null),
-            (Shape::List | Shape::Map, _) => always(Absent::Null),
-            (Shape::One, Kind::Message(inner)) => Absent::Object(at(inner)),
-            (Shape::One, Kind::Quantity) => Absent::Zero("\"0\""),
-            (Shape::One, Kind::IntOrString) => Absent::Zero("0"),
-            // The one struct with `omitzero`.
-            (Shape::One, Kind::Time) if self.name() == "creationTimestamp" => Absent::Nothing,
-            (Shape::One, Kind::Time | Kind::MicroTime | Kind::Raw) => Absent::Null,
-            (Shape::One, Kind::Bytes | Kind::Texts) => always(Absent::Null),
-            (Shape::One, Kind::Text) => always(Absent::Zero("\"\"")),
-            (Shape::One, Kind::Flag) => always(Absent::Zero("false")),
-            (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double) => always(Absent::Zero("0")),
-            (Shape::One, Kind::SchemaOrList(_) | Kind::SchemaOrFlag(_) | Kind::SchemaOrTexts(_)) => {
-                Absent::Nothing
-            }
-        }
-    }
-}
+use crate::messages::{Absent, Field, Kind, Message, Shape, at};
 
 /// Adds the structs that an object lacks, and nothing else, so that it is validated with them, as in
 /// Kubernetes. A value that is not an object is left alone.

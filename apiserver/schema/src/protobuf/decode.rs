@@ -1,42 +1,15 @@
 //! Protobuf to JSON. The bytes may come from any client: depth and number of values are bounded, nothing
 //! panics, and fields that a newer version has added are ignored.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::complete::{Absent, zero};
-use super::wire::{Reader, Wire};
-use super::{MAGIC, MEDIA_TYPE};
-use crate::limits::{MESSAGE_DEPTH, MESSAGE_VALUES};
-use crate::messages::{Field, Kind, Message, Shape, at, of_kind};
-
-/// The fault of the bytes.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    #[error("it does not begin with the bytes of a Kubernetes object")]
-    Magic,
-    #[error("it ends early")]
-    Short,
-    #[error("it is nested too deeply")]
-    Deep,
-    #[error("it holds more than {MESSAGE_VALUES} values")]
-    Large,
-    #[error("a text is not UTF-8")]
-    Text,
-    #[error("an embedded object is not JSON")]
-    Json,
-    /// With the field's number.
-    #[error("field {0} has an unexpected wire type")]
-    Wire(u64),
-    #[error("no kind {kind} is known in {api_version}")]
-    Kind { api_version: String, kind: String },
-    #[error("its content is {0}, not protobuf")]
-    Content(String),
-}
+use super::MAGIC;
+use super::complete::zero;
+use crate::messages::limits::{MESSAGE_DEPTH, MESSAGE_VALUES};
+use crate::messages::scalars::{self, IntOrString, Moment, first, text};
+use crate::messages::{Absent, Encoded, Field, Kind, Malformed, Message, Reader, Shape, Wire, at};
 
 /// The remainder of the bounds.
 pub(super) struct Budget {
@@ -73,54 +46,10 @@ impl Budget {
     }
 }
 
-/// An envelope, opened.
-pub(super) struct Opened<'a> {
-    pub(super) api_version: &'a str,
-    pub(super) kind: &'a str,
-    pub(super) message: Message,
-    pub(super) raw: &'a [u8],
-}
-
-/// Reads the head of an envelope, whether or not the kind is known: the apiVersion, the kind, and the bytes
-/// of the object.
-pub fn head(bytes: &[u8]) -> Result<(&str, &str, &[u8]), Malformed> {
-    let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(Malformed::Magic)?);
-    let (mut api_version, mut kind, mut raw, mut content) = ("", "", &[][..], "");
-    while let Some((number, field)) = reader.next()? {
-        match number {
-            1 => {
-                let mut meta = Reader(field.bytes(number)?);
-                while let Some((number, field)) = meta.next()? {
-                    match number {
-                        1 => api_version = text(field.bytes(number)?)?,
-                        2 => kind = text(field.bytes(number)?)?,
-                        _ => {}
-                    }
-                }
-            }
-            2 => raw = field.bytes(number)?,
-            4 => content = text(field.bytes(number)?)?,
-            _ => {}
-        }
-    }
-    if !content.is_empty() && content != MEDIA_TYPE {
-        return Err(Malformed::Content(content.to_owned()));
-    }
-    Ok((api_version, kind, raw))
-}
-
-/// Opens an envelope; the object in it is not read.
-pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>, Malformed> {
-    let (api_version, kind, raw) = head(bytes)?;
-    let message = of_kind(api_version, kind)
-        .ok_or_else(|| Malformed::Kind { api_version: api_version.to_owned(), kind: kind.to_owned() })?;
-    Ok(Opened { api_version, kind, message, raw })
-}
-
 /// The object in an envelope.
 pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
-    let opened = open(bytes)?;
-    let mut object = fields(opened.message, opened.raw, budget)?;
+    let opened = Encoded::open(bytes)?;
+    let mut object = fields(opened.message, opened.bytes, budget)?;
     object.insert("apiVersion".to_owned(), opened.api_version.into());
     object.insert("kind".to_owned(), opened.kind.into());
     Ok(Value::Object(object))
@@ -138,7 +67,7 @@ fn fields(message: Message, bytes: &[u8], budget: &mut Budget) -> Result<Map<Str
         let (mut reader, mut at) = (Reader(bytes), 0);
         // By place in the table; no message has more fields than there are bits.
         let mut seen = 0_u128;
-        while let Some((number, wire)) = reader.next()? {
+        while let Some((number, wire)) = reader.field()? {
             // Usually they come in order, and then the field is the same as before or one of the next.
             while all.get(at).is_some_and(|field| u64::from(field.number) < number) {
                 at += 1;
@@ -257,7 +186,7 @@ fn items_of(
 fn entry(kind: Kind, number: u64, wire: Wire<'_>, budget: &mut Budget) -> Result<(String, Value), Malformed> {
     let mut reader = Reader(wire.bytes(number)?);
     let (mut key, mut content) = (String::new(), None);
-    while let Some((part, wire)) = reader.next()? {
+    while let Some((part, wire)) = reader.field()? {
         match part {
             1 => text(wire.bytes(part)?)?.clone_into(&mut key),
             2 => content = Some(value(kind, part, wire, budget)?),
@@ -299,7 +228,7 @@ pub(super) fn value(
         Kind::Texts => {
             let mut list = Vec::new();
             let mut reader = Reader(wire.bytes(number)?);
-            while let Some((number, wire)) = reader.next()? {
+            while let Some((number, wire)) = reader.field()? {
                 list.push(value(Kind::Text, number, wire, budget)?);
             }
             Value::Array(list)
@@ -336,74 +265,27 @@ pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// The bytes of field 1; the last one counts.
-fn first(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
-    let (mut reader, mut found) = (Reader(bytes), None);
-    while let Some((number, wire)) = reader.next()? {
-        if number == 1 {
-            found = Some(wire.bytes(number)?);
-        }
-    }
-    Ok(found)
-}
-
 /// Whole numbers are written without a fraction, as Go does it.
 pub(super) fn double(value: f64) -> Value {
-    if value.fract() == 0.0 && value.abs() < 9e15 { (value as i64).into() } else { json!(value) }
+    scalars::whole(value).map_or_else(|| json!(value), Value::from)
 }
 
-pub(super) fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
-    let (mut seconds, mut nanos) = (0, 0);
-    let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
-        match number {
-            1 => seconds = wire.varint(number)?.cast_signed(),
-            2 => nanos = wire.varint(number)?.cast_signed(),
-            _ => {}
-        }
-    }
-    // An empty message is Go's zero time; beyond the calendar there is no time either.
-    let moment = i128::from(seconds) * 1_000_000_000 + i128::from(if micro { nanos } else { 0 });
-    // Nor is there one that RFC 3339 has no year for.
-    let has_year =
-        |moment: &Timestamp| (0..=9999).contains(&jiff::tz::Offset::UTC.to_datetime(*moment).year());
-    let moment = Timestamp::from_nanosecond(moment).ok().filter(|_| !bytes.is_empty()).filter(has_year);
-    Ok(moment.map_or(Value::Null, |moment| spelled(moment, micro).into()))
+fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
+    let moment = Moment::read(bytes, micro)?;
+    Ok(moment.map_or(Value::Null, |moment| moment.spell(micro, &mut [0; 27]).into()))
 }
 
-/// RFC 3339; many times over, so without a format to interpret.
-fn spelled(moment: Timestamp, micro: bool) -> String {
-    let at = jiff::tz::Offset::UTC.to_datetime(moment);
-    let mut out = String::with_capacity(27);
-    let (year, month, day) = (at.year(), at.month(), at.day());
-    // Writing to a string cannot fail.
-    let _ =
-        write!(out, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second());
-    if micro {
-        let _ = write!(out, ".{:06}", at.subsec_nanosecond() / 1000);
-    }
-    out.push('Z');
-    out
-}
-
-pub(super) fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
-    let (mut is_text, mut integer, mut content) = (false, 0, "");
-    let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
-        match number {
-            1 => is_text = wire.varint(number)? != 0,
-            2 => integer = (wire.varint(number)? as u32).cast_signed(),
-            3 => content = text(wire.bytes(number)?)?,
-            _ => {}
-        }
-    }
-    Ok(if is_text { content.into() } else { integer.into() })
+fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
+    Ok(match scalars::int_or_string(bytes)? {
+        IntOrString::Int(integer) => integer.into(),
+        IntOrString::String(text) => text.into(),
+    })
 }
 
 fn schema_or_list(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
     let (mut one, mut list) = (None, Vec::new());
     let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
+    while let Some((number, wire)) = reader.field()? {
         match number {
             1 => one = Some(fields(schema, wire.bytes(number)?, budget)?),
             2 => list.push(Value::Object(fields(schema, wire.bytes(number)?, budget)?)),
@@ -420,7 +302,7 @@ fn schema_or_list(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result<
 fn schema_or_flag(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
     let (mut flag, mut one) = (false, None);
     let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
+    while let Some((number, wire)) = reader.field()? {
         match number {
             1 => flag = wire.varint(number)? != 0,
             2 => one = Some(fields(schema, wire.bytes(number)?, budget)?),
@@ -433,7 +315,7 @@ fn schema_or_flag(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result<
 fn schema_or_texts(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
     let (mut one, mut list) = (None, Vec::new());
     let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
+    while let Some((number, wire)) = reader.field()? {
         match number {
             1 => one = Some(fields(schema, wire.bytes(number)?, budget)?),
             2 => list.push(value(Kind::Text, number, wire, budget)?),
@@ -445,8 +327,4 @@ fn schema_or_texts(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result
         Some(schema) => Value::Object(schema),
         None => Value::Null,
     })
-}
-
-pub(super) fn text(bytes: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(bytes).map_err(|_| Malformed::Text)
 }

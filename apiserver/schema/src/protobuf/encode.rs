@@ -7,8 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::tree::{Members, Tree, View};
-use super::wire::Backward;
-use crate::messages::{Field, Kind, Message, Shape, at};
+use crate::messages::{Backward, Field, Kind, Message, Shape, at};
 use apiserver_meta::time;
 
 /// An object that has no protobuf form.

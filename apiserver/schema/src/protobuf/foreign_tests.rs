@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::random::Random;
 use super::{decode, encode, of_kind};
+use crate::messages::random::Random;
 use crate::messages::{Kind, Message, Shape};
 
 /// Passes our bytes through the foreign implementation: returns its own bytes, and the object as it prints

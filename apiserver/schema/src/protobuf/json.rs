@@ -8,10 +8,8 @@
 use serde_json::value::RawValue;
 
 use super::MAGIC;
-use super::complete::Absent;
-use super::decode::{self, Budget, Malformed};
-use super::wire::{Reader, Wire};
-use crate::messages::{Field, Kind, Message, Shape, at};
+use super::decode::{self, Budget};
+use crate::messages::{Absent, Encoded, Field, Kind, Malformed, Message, Reader, Shape, Wire, at, scalars};
 use crate::ordered;
 
 /// The reason why the text cannot be transcoded in one pass.
@@ -31,14 +29,14 @@ type Written = Result<(), Stop>;
 
 /// The object in an envelope, as JSON.
 pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Stop> {
-    let opened = decode::open(bytes)?;
+    let opened = Encoded::open(bytes)?;
     let mut out = Vec::with_capacity(2 * bytes.len());
     out.extend_from_slice(b"{\"kind\":");
     text(&mut out, opened.kind);
     out.extend_from_slice(b",\"apiVersion\":");
     text(&mut out, opened.api_version);
     // A comma before the first field too.
-    fields(&mut out, opened.message, opened.raw, budget)?;
+    fields(&mut out, opened.message, opened.bytes, budget)?;
     out.push(b'}');
     Ok(out)
 }
@@ -47,13 +45,13 @@ pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Sto
 fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     budget.enter()?;
     let mut reader = Reader(bytes);
-    let mut next = reader.next()?;
+    let mut next = reader.field()?;
     let mut pieces = Pieces::of(message, out);
     for field in message.fields() {
         let number = u64::from(field.number);
         // Fields that a newer version has added.
         while let Some((unknown, _)) = next.filter(|(found, _)| *found < number) {
-            next = reader.next()?;
+            next = reader.field()?;
             if next.is_some_and(|(found, _)| found < unknown) {
                 return Err(Stop::Unordered);
             }
@@ -61,7 +59,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
         match next.filter(|(found, _)| *found == number) {
             None => absent(out, field, budget)?,
             Some((_, wire)) if field.shape == Shape::One => {
-                next = reader.next()?;
+                next = reader.field()?;
                 one(out, field, wire, budget)?;
             }
             Some(first) => {
@@ -76,7 +74,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
                     } else {
                         entry(out, field, wire, &mut last, budget)?
                     }
-                    rest = reader.next()?;
+                    rest = reader.field()?;
                 }
                 out.push(if list { b']' } else { b'}' });
                 next = rest;
@@ -94,7 +92,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
         if found <= highest {
             return Err(Stop::Unordered);
         }
-        next = reader.next()?;
+        next = reader.field()?;
     }
     budget.leave();
     Ok(())
@@ -226,10 +224,11 @@ fn entry<'a>(
     budget: &mut Budget,
 ) -> Written {
     let mut reader = Reader(wire.bytes(u64::from(field.number))?);
-    let (Some((1, name)), Some((2, value)), None) = (reader.next()?, reader.next()?, reader.next()?) else {
+    let (Some((1, name)), Some((2, value)), None) = (reader.field()?, reader.field()?, reader.field()?)
+    else {
         return Err(Stop::Unordered);
     };
-    let name = decode::text(name.bytes(1)?)?;
+    let name = scalars::text(name.bytes(1)?)?;
     if last.is_some_and(|last| last >= name) {
         return Err(Stop::Unordered);
     }
@@ -245,7 +244,7 @@ fn one_value(out: &mut Vec<u8>, kind: Kind, number: u64, wire: Wire<'_>, budget:
     match kind {
         Kind::Text => {
             budget.value()?;
-            text(out, decode::text(wire.bytes(number)?)?);
+            text(out, scalars::text(wire.bytes(number)?)?);
         }
         Kind::Message(inner) => {
             budget.value()?;
@@ -255,7 +254,7 @@ fn one_value(out: &mut Vec<u8>, kind: Kind, number: u64, wire: Wire<'_>, budget:
         }
         Kind::Raw => {
             let mut reader = Reader(wire.bytes(number)?);
-            match (reader.next()?, reader.next()?) {
+            match (reader.field()?, reader.field()?) {
                 (Some((1, raw)), None) => raw_json(out, raw.bytes(1)?, budget)?,
                 (None, None) => out.extend_from_slice(b"null"),
                 _ => return Err(Stop::Unordered),

@@ -8,9 +8,8 @@
 
 use serde_json::{Map, Value};
 
-use super::complete::Absent;
 use super::decode::double;
-use crate::messages::{Field, Kind, Message, Shape, at};
+use crate::messages::{Absent, Field, Kind, Message, Shape, at};
 
 /// Brings an object into its normal form, in one pass, which allocates nothing if it already has that form. A
 /// value that is not an object is left alone, and so are values of another type than the field's: they have

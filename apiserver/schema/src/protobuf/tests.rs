@@ -4,8 +4,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::random::Random;
+use super::read_tests::without_nulls;
 use super::*;
+use crate::messages::random::Random;
 use crate::schema;
 use crate::schema::{Definition, Type};
 
@@ -344,6 +345,8 @@ fn kubernetes_own_files_are_read_and_written_byte_for_byte() {
         assert_eq!(from_envelope(&bytes).unwrap(), json, "{name}");
         assert_eq!(serde_json::from_slice::<Value>(&to_json(&bytes).unwrap()).unwrap(), json, "{name}");
         assert_eq!(to_envelope(&json).unwrap(), bytes, "{name} {}", message.name());
+        let read: Value = Encoded::open(&bytes).unwrap().read(Reading::default()).unwrap();
+        assert_eq!(read, without_nulls(message, json), "{name}");
         checked += 1;
     }
     assert!(checked > 70, "{checked}");

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use controllers_runtime::metrics::Value;
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::{Cluster, send_heartbeat};
-use crate::Value;
 
 /// Returns the values of a metric by its labels; of a histogram, the number of its observations.
 fn measured(cluster: &Cluster, name: &str) -> BTreeMap<String, f64> {

@@ -4,16 +4,16 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use controllers_runtime::metrics::{Family, Measure, Series};
 use controllers_runtime::{QueueMetrics, WorkQueue};
 
 use crate::limits;
 pub(crate) use measure::*;
-pub use measure::{Kind, Measure};
 
 type Read = Box<dyn Fn() -> QueueMetrics + Send>;
 type ReadGauge = Box<dyn Fn() -> Vec<(Vec<String>, f64)> + Send>;
@@ -28,26 +28,9 @@ struct Running {
     /// Controllers of which a task has failed.
     failed: BTreeSet<&'static str>,
     queues: Vec<(&'static str, Read)>,
-    series: Vec<Series>,
+    families: Vec<Family<Vec<String>>>,
     /// Gauges that are computed when they are read.
     gauges: Vec<(&'static Measure, ReadGauge)>,
-}
-
-/// A measure with a value for each combination of labels.
-pub struct Series {
-    pub measure: &'static Measure,
-    pub values: BTreeMap<Vec<String>, Value>,
-}
-
-/// The value of one combination of labels.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    Number(f64),
-    Histogram {
-        /// Counts of the buckets, and of what is above the last bound; not cumulative.
-        counts: Vec<u64>,
-        sum: f64,
-    },
 }
 
 impl Metrics {
@@ -70,14 +53,8 @@ impl Metrics {
     /// Returns everything else that is measured, as far as it has values.
     pub fn series(&self) -> Vec<Series> {
         let running = self.lock();
-        let counted = running
-            .series
-            .iter()
-            .map(|series| Series { measure: series.measure, values: series.values.clone() });
-        let computed = running.gauges.iter().map(|(measure, read)| Series {
-            measure,
-            values: read().into_iter().map(|(labels, value)| (labels, Value::Number(value))).collect(),
-        });
+        let counted = running.families.iter().map(|family| family.series(Clone::clone));
+        let computed = running.gauges.iter().map(|(measure, read)| Series::of_numbers(measure, read()));
         counted.chain(computed).collect()
     }
 
@@ -88,22 +65,12 @@ impl Metrics {
 
     /// Counts several more.
     pub(crate) fn add(&self, measure: &'static Measure, labels: &[&str], number: usize) {
-        self.change(measure, labels, |value| match value {
-            Value::Number(count) => *count += number as f64,
-            Value::Histogram { .. } => {}
-        });
+        self.change(measure, labels, |family, labels| family.add(labels, number as f64));
     }
 
     /// Adds a value to a histogram.
     pub(crate) fn observe(&self, measure: &'static Measure, labels: &[&str], observed: f64) {
-        let Kind::Histogram(bounds) = measure.kind else { return };
-        self.change(measure, labels, |value| {
-            let Value::Histogram { counts, sum } = value else { return };
-            if let Some(count) = counts.get_mut(bounds.partition_point(|bound| *bound < observed)) {
-                *count += 1;
-            }
-            *sum += observed;
-        });
+        self.change(measure, labels, |family, labels| family.observe(labels, observed));
     }
 
     /// Adds a duration to a histogram of seconds.
@@ -120,20 +87,24 @@ impl Metrics {
         self.lock().gauges.push((measure, Box::new(read)));
     }
 
-    fn change(&self, measure: &'static Measure, labels: &[&str], change: impl FnOnce(&mut Value)) {
+    fn change(
+        &self,
+        measure: &'static Measure,
+        labels: &[&str],
+        change: impl FnOnce(&mut Family<Vec<String>>, Vec<String>),
+    ) {
         debug_assert_eq!(measure.labels.len(), labels.len(), "labels of {}", measure.name);
         let mut running = self.lock();
-        let known = running.series.iter().position(|series| std::ptr::eq(series.measure, measure));
+        let known = running.families.iter().position(|family| std::ptr::eq(family.measure(), measure));
         let place = known.unwrap_or_else(|| {
-            running.series.push(Series { measure, values: BTreeMap::new() });
-            running.series.len() - 1
+            running.families.push(Family::new(measure));
+            running.families.len() - 1
         });
-        let Some(series) = running.series.get_mut(place) else { return };
+        let Some(family) = running.families.get_mut(place) else { return };
         let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-        if series.values.len() >= limits::SERIES && !series.values.contains_key(&labels) {
-            return;
+        if family.len() < limits::SERIES || family.contains(&labels) {
+            change(family, labels);
         }
-        change(series.values.entry(labels).or_insert_with(|| Value::empty(measure.kind)));
     }
 
     /// Forgets the controllers of a former time as leader.
@@ -157,15 +128,6 @@ impl Metrics {
 
     fn lock(&self) -> MutexGuard<'_, Running> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Value {
-    fn empty(kind: Kind) -> Self {
-        match kind {
-            Kind::Counter | Kind::Gauge => Self::Number(0.0),
-            Kind::Histogram(bounds) => Self::Histogram { counts: vec![0; bounds.len() + 1], sum: 0.0 },
-        }
     }
 }
 

@@ -1,34 +1,21 @@
-//! Objects for tests, and a fake API.
+//! Objects for tests.
 
-pub mod api;
 pub mod dice;
-pub mod faults;
 pub mod life;
-pub mod merge;
-pub mod scale;
 pub mod scenario;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use apiserver_meta::ambient::{Ambient, Clock, Random};
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
-
-use tokio::time::Instant;
+pub use tests_fake::{WallClock, ambient, api, at, faults, merge};
 
 use crate::meta::Labels;
 use crate::pods;
 
 pub fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-}
-
-/// Returns a fixed time plus `second` seconds.
-pub fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
 pub fn time(second: i64) -> Option<Time> {
@@ -116,53 +103,4 @@ pub fn node(name: &str) -> Node {
     let mut node = Node { metadata: meta(name), ..Node::default() };
     node.metadata.namespace = None;
     node
-}
-
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn now(&self) -> Timestamp {
-        at(0) + self.0.elapsed()
-    }
-}
-
-struct Counting(AtomicU64);
-
-impl Random for Counting {
-    fn next_u64(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// A clock that follows tokio's and can be set, as an administrator or NTP does. Clones share it.
-#[derive(Clone)]
-pub struct WallClock {
-    start: Instant,
-    ahead: Arc<AtomicI64>,
-}
-
-impl WallClock {
-    pub fn new() -> Self {
-        Self { start: Instant::now(), ahead: Arc::default() }
-    }
-
-    /// Sets it forward by a number of seconds, or back.
-    pub fn jump(&self, seconds: i64) {
-        self.ahead.fetch_add(seconds, Ordering::Relaxed);
-    }
-
-    pub fn ambient(&self) -> Ambient {
-        Ambient { clock: Arc::new(self.clone()), ..ambient() }
-    }
-}
-
-impl Clock for WallClock {
-    fn now(&self) -> Timestamp {
-        at(self.ahead.load(Ordering::Relaxed)) + self.start.elapsed()
-    }
-}
-
-/// Returns a clock that starts at second 0 and follows tokio's, and sequential random numbers.
-pub fn ambient() -> Ambient {
-    Ambient { clock: Arc::new(Paused(Instant::now())), random: Arc::new(Counting(AtomicU64::new(0))) }
 }

@@ -86,14 +86,35 @@ async fn the_earlier_of_two_delays_wins() {
 #[tokio::test(start_paused = true)]
 async fn retries_double_up_to_the_limit_and_forgetting_starts_anew() {
     let queue = WorkQueue::new("test");
-    let pauses: Vec<_> = (0..4).map(|_| queue.retry("a").as_millis()).collect();
-    assert_eq!(pauses, [5, 10, 20, 40]);
+    let mut pauses = Vec::new();
     for _ in 0..40 {
-        queue.retry("a");
+        pauses.push(queue.retry("a"));
+        assert_eq!(take(&queue).await, "a");
     }
-    assert_eq!(queue.retry("a"), MAX_BACKOFF);
+    assert_eq!(pauses[..4].iter().map(Duration::as_millis).collect::<Vec<_>>(), [5, 10, 20, 40]);
+    assert_eq!(pauses[39], MAX_BACKOFF);
     queue.forget(&"a");
     assert_eq!(queue.retry("a"), MIN_BACKOFF);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_before_a_retry_is_due_do_not_lengthen_the_pause() {
+    let (queue, start) = (WorkQueue::new("test"), Instant::now());
+    for pause in [5, 10, 20] {
+        for _ in 0..100 {
+            assert_eq!(queue.retry("a"), Duration::from_millis(pause));
+            queue.add("a");
+            assert_eq!(take(&queue).await, "a");
+        }
+        assert_eq!(take(&queue).await, "a");
+    }
+    assert_eq!(start.elapsed().as_millis(), 35);
+    // What was to come after a success is no retry.
+    queue.forget(&"a");
+    queue.add_after("a", Duration::from_secs(600));
+    assert_eq!(queue.retry("a"), MIN_BACKOFF);
+    assert_eq!(take(&queue).await, "a");
+    assert_eq!(start.elapsed().as_millis(), 40);
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,6 +96,11 @@ impl Cluster {
         self.nodes.len()
     }
 
+    /// Returns the number of pods that are counted on nodes.
+    pub fn pods(&self) -> usize {
+        self.places.len()
+    }
+
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }

@@ -118,8 +118,8 @@ pub struct Extender {
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
     pub tls_config: Option<ExtenderTls>,
-    /// Duration such as `10s`; empty means the default of 5 seconds.
-    pub http_timeout: String,
+    /// Duration such as `10s`; zero and none mean the default of 5 seconds.
+    pub http_timeout: Option<Period>,
     pub node_cache_capable: bool,
     pub managed_resources: Vec<ManagedResource>,
     pub ignorable: bool,

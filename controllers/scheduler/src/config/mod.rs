@@ -1,7 +1,9 @@
 //! The scheduler's configuration: `KubeSchedulerConfiguration`, as kube-scheduler reads it.
 
 mod args;
+mod defaults;
 mod document;
+mod extenders;
 mod problems;
 mod profiles;
 mod registry;
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+pub use self::defaults::with_defaults;
 pub use self::document::{API_VERSION, Extender, ExtenderTls, KIND, ManagedResource};
 use self::document::{Document, LeaderElection};
 use self::problems::Problems;
@@ -115,11 +118,13 @@ fn read(document: Document, problems: &mut Problems) -> Configuration {
     let right = document.parallelism.is_none_or(|parallelism| parallelism > 0);
     problems.check(right, "parallelism", "should be an integer value greater than zero");
     let queue = queue(&document, problems);
-    extenders(&document.extenders, problems);
+    extenders::validate(&document.extenders, problems);
     let percentage = document.percentage_of_nodes_to_score;
     profiles::sampling(percentage, problems);
+    let mut profiles = document.profiles;
+    extenders::leave_resources(&document.extenders, &mut profiles);
     Configuration {
-        profiles: all_profiles(document.profiles, percentage, problems),
+        profiles: all_profiles(profiles, percentage, problems),
         queue: QueueConfig { has_extenders: !document.extenders.is_empty(), ..queue },
         extenders: document.extenders,
         kubeconfig: document.client_connection.kubeconfig,
@@ -170,33 +175,6 @@ fn all_profiles(
         })
     };
     given.into_iter().enumerate().map(&mut profile).collect()
-}
-
-fn extenders(extenders: &[Extender], problems: &mut Problems) {
-    let mut resources = BTreeSet::new();
-    for (index, extender) in extenders.iter().enumerate() {
-        problems.within(format_args!("extenders[{index}]"), |problems| {
-            let weighs = extender.prioritize_verb.is_empty() || extender.weight > 0;
-            problems.check(weighs, "weight", "must have a positive weight applied to it");
-            for resource in &extender.managed_resources {
-                let name = &resource.name;
-                let is_new = resources.insert(name.as_str());
-                problems.check(is_new, "managedResources", format_args!("{name} is managed twice"));
-                let extended = name.contains('/') && !name.contains("kubernetes.io/");
-                problems.check(
-                    extended,
-                    "managedResources",
-                    format_args!("{name} is an invalid extended resource name"),
-                );
-            }
-        });
-    }
-    let binders = extenders.iter().filter(|extender| !extender.bind_verb.is_empty()).count();
-    problems.check(
-        binders <= 1,
-        "extenders",
-        format_args!("found {binders} extenders implementing bind, only one extender can implement bind"),
-    );
 }
 
 fn election(given: LeaderElection, problems: &mut Problems) -> ElectionSettings {

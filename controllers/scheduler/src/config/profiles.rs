@@ -66,7 +66,7 @@ fn unsupported(plugin: &Named, problems: &mut Problems) {
 
 /// Returns the plugins of the default profile as a document changes them: what is disabled is left out, what is enabled
 /// again takes its place, and others follow.
-fn merged(custom: PluginSet, problems: &mut Problems) -> Vec<Named> {
+pub(super) fn merged(custom: PluginSet, problems: &mut Problems) -> Vec<Named> {
     let disabled: BTreeSet<&str> = custom.disabled.iter().map(|plugin| plugin.name.as_str()).collect();
     let mut replaced = BTreeSet::new();
     let mut plugins = Vec::new();

@@ -114,11 +114,28 @@ fn queue_and_election_take_the_given_times() {
 }
 
 #[test]
-fn extenders_are_validated() {
-    let extender = |fields: &str| format!("extenders: [{{urlPrefix: 'http://127.0.0.1:1', {fields}}}]");
-    assert!(parse(&extender("filterVerb: filter")).unwrap().queue.has_extenders);
-    assert!(refused(&extender("prioritizeVerb: p")).contains("extenders[0].weight"));
+fn extenders_are_validated_in_the_words_of_kubernetes() {
+    let extender = |fields: &str| format!("{{urlPrefix: 'http://127.0.0.1:1', {fields}}}");
+    let of = |all: &[String]| format!("extenders: [{}]", all.join(", "));
+    assert!(parse(&of(&[extender("filterVerb: filter")])).unwrap().queue.has_extenders);
+    let text = |fields: &str| refused(&of(&[extender(fields)]));
+    let expect = |error: String, expected: &str| assert!(error.ends_with(expected), "{error}");
+    let weight = "extenders[0].weight: Invalid value: -1: must have a positive weight applied to it";
+    expect(text("prioritizeVerb: p, weight: -1"), weight);
+    let zero = "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it";
+    expect(text("prioritizeVerb: p"), zero);
+    let twice = "extenders[0].managedResources[1].name: Invalid value: \"foo.com/a\": duplicate extender managed resource name";
+    expect(text("managedResources: [{name: foo.com/a}, {name: foo.com/a}]"), twice);
+    let native =
+        "extenders[0].managedResources[0].name: Invalid value: \"cpu\": is an invalid extended resource name";
+    expect(text("managedResources: [{name: cpu}]"), native);
     assert!(
-        refused(&extender("managedResources: [{name: cpu}]")).contains("cpu is an invalid extended resource")
+        text("managedResources: [{name: a/b/c}]").contains("\"a/b/c\": a valid label key must consist of")
     );
+    assert!(text("managedResources: [{name: /b}]").contains("\"/b\": prefix part must be non-empty"));
+    let two = [extender("bindVerb: a"), extender("bindVerb: b")];
+    let binders = "extenders: Invalid value: \"found 2 extenders implementing bind\": only one extender can implement bind";
+    expect(refused(&of(&two)), binders);
+    assert!(text("httpTimeout: -1s").contains("extenders[0].httpTimeout"));
+    assert!(text("httpTimeout: soon").contains("soon"));
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::diagnosis::Diagnosis;
+use super::meter::{Meter, Stage, Status};
 use super::plugin::{Code, NodeFilter, PreFilter, Refusal};
 use super::profile::{Profile, Sampling};
 use super::view::Views;
@@ -22,6 +23,8 @@ pub struct Attempt<'a> {
 
 struct Prepared<'a> {
     plugin: &'static str,
+    /// Index of the plugin in the profile.
+    index: usize,
     filter: Box<dyn NodeFilter + 'a>,
     /// The answers depend on the template and the node alone.
     is_cached: bool,
@@ -49,13 +52,27 @@ impl<'a> Attempt<'a> {
     ///
     /// Returns the refusal if no node can be feasible.
     pub fn prepare(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a Cluster) -> Result<Self, Refusal> {
+        Self::prepare_timed(profile, pod, cluster, &mut Meter::default())
+    }
+
+    fn prepare_timed(
+        profile: &'a Profile,
+        pod: &'a PodInfo,
+        cluster: &'a Cluster,
+        meter: &mut Meter,
+    ) -> Result<Self, Refusal> {
         let mut attempt = Self { filters: Vec::new(), only: None, restricting: Vec::new() };
         let mut refusal = None;
         let mut global: Vec<Option<Box<dyn NodeFilter + 'a>>> =
             (0..profile.plugins.len()).map(|_| None).collect();
         for &index in &profile.pre_filter {
             let plugin = profile.plugin(index);
-            match plugin.pre_filter(pod, cluster) {
+            let at = (Stage::PreFilter, index);
+            let answer = meter.time(at, 1, || plugin.pre_filter(pod, cluster), PreFilter::status);
+            if !matches!(answer, PreFilter::Skip) {
+                meter.evaluated(Stage::PreFilter, index);
+            }
+            match answer {
                 PreFilter::Skip => {}
                 // Other plugins may refuse for good, which makes the search for pods to preempt unnecessary.
                 PreFilter::Refuse(why) if why.code == Code::Unschedulable => {
@@ -77,8 +94,9 @@ impl<'a> Attempt<'a> {
         for &index in &profile.filter {
             let plugin = profile.plugin(index);
             let mut push = |filter: Option<Box<dyn NodeFilter + 'a>>, is_cached| {
-                let prepared = filter.map(|filter| Prepared { plugin: plugin.name(), filter, is_cached });
-                attempt.filters.extend(prepared);
+                let Some(filter) = filter else { return };
+                meter.evaluated(Stage::Filter, index);
+                attempt.filters.push(Prepared { plugin: plugin.name(), index, filter, is_cached });
             };
             push(plugin.node_filter(&pod.spec, cluster), true);
             push(global[index].take(), false);
@@ -113,6 +131,19 @@ impl<'a> Attempt<'a> {
         match self.filters.iter().find(|one| !one.filter.passes(node)) {
             Some(one) => Err(one.filter.refusal(node).by(one.plugin)),
             None => Ok(()),
+        }
+    }
+
+    /// Checks one node, and notes the time of each filter.
+    fn time_on(&self, node: &Node, meter: &mut Meter) {
+        for one in &self.filters {
+            let status = |passes: &bool| match passes {
+                true => Status::Success,
+                false => Status::Refused(one.filter.refusal(node).code),
+            };
+            if !meter.time((Stage::Filter, one.index), 1, || one.filter.passes(node), status) {
+                break;
+            }
         }
     }
 
@@ -174,25 +205,80 @@ pub fn find_feasible(
     start: usize,
     nominated_first: NominatedFirst,
 ) -> Result<Feasible, Box<Diagnosis>> {
+    let mut meter = Meter::default();
+    find_feasible_timed(profile, pod, cluster, views, start, nominated_first, &mut meter)
+}
+
+/// Does the same as [`find_feasible`], and measures the extension points PreFilter and Filter.
+///
+/// # Errors
+///
+/// Returns why no node is feasible.
+pub fn find_feasible_timed(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+    start: usize,
+    nominated_first: NominatedFirst,
+    meter: &mut Meter,
+) -> Result<Feasible, Box<Diagnosis>> {
     for plugin in &profile.plugins {
         plugin.register(pod, cluster);
-    }
-    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
-    if cluster.is_empty() {
-        return Err(diagnosis);
     }
     if nominated_first == NominatedFirst::Yes
         && let Some(id) = fitting_nominated(profile, pod, cluster)
     {
+        meter.ended(Stage::Filter, Status::Success);
         return Ok(Feasible { nodes: vec![id], evaluated: 1 });
     }
-    let attempt = match Attempt::prepare(profile, pod, cluster) {
+    let (nodes, checked) = passing(profile, pod, cluster, views, meter)?;
+    let feasible = sample(profile.sampling, &nodes, checked, cluster.len(), start);
+    meter.ended(Stage::Filter, Status::Success);
+    Ok(feasible)
+}
+
+/// Returns all nodes that a pod can run on.
+///
+/// # Errors
+///
+/// Returns why no node is feasible.
+pub fn all_feasible(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+) -> Result<NodeSet, Box<Diagnosis>> {
+    for plugin in &profile.plugins {
+        plugin.register(pod, cluster);
+    }
+    Ok(passing(profile, pod, cluster, views, &mut Meter::default())?.0)
+}
+
+/// Returns the nodes that a pod can run on, with the number of nodes that were checked.
+fn passing(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+    meter: &mut Meter,
+) -> Result<(NodeSet, usize), Box<Diagnosis>> {
+    let mut diagnosis = Box::new(Diagnosis { nodes: cluster.len(), ..Diagnosis::default() });
+    if cluster.is_empty() {
+        return Err(diagnosis);
+    }
+    let attempt = match Attempt::prepare_timed(profile, pod, cluster, meter) {
         Ok(attempt) => attempt,
         Err(refusal) => {
+            meter.ended(Stage::PreFilter, Status::Refused(refusal.code));
             diagnosis.refuse_all(refusal);
             return Err(diagnosis);
         }
     };
+    meter.ended(Stage::PreFilter, Status::Success);
+    if let Some(node) = cluster.nodes().next().filter(|_| meter.times_plugins()) {
+        attempt.time_on(node, meter);
+    }
     let mut nodes = attempt.passing(profile, pod, cluster, views);
     let checked = attempt.candidates(cluster).map_or(cluster.len(), |only| only.len());
     drop(attempt);
@@ -203,9 +289,11 @@ pub fn find_feasible(
     }
     if nodes.is_empty() {
         explain(profile, pod, cluster, &mut diagnosis);
+        let status = if diagnosis.is_error() { Status::Refused(Code::Error) } else { Status::Success };
+        meter.ended(Stage::Filter, status);
         return Err(diagnosis);
     }
-    Ok(sample(profile.sampling, &nodes, checked, cluster.len(), start))
+    Ok((nodes, checked))
 }
 
 /// Records why nodes are not feasible for a pod. A node for which pods are nominated is judged with them first.
@@ -316,32 +404,50 @@ pub fn score(
     cluster: &Cluster,
     views: &mut Views,
     feasible: &[NodeId],
+    see: impl FnMut(&'static str, &[i64]),
+) -> Vec<i64> {
+    score_timed(profile, pod, cluster, views, feasible, see, &mut Meter::default())
+}
+
+/// Does the same as [`score`], and measures the extension point Score.
+pub fn score_timed(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &Cluster,
+    views: &mut Views,
+    feasible: &[NodeId],
     mut see: impl FnMut(&'static str, &[i64]),
+    meter: &mut Meter,
 ) -> Vec<i64> {
     let mut totals = vec![0; feasible.len()];
     let mut scores = vec![0; feasible.len()];
     let view = views.refresh(profile, &pod.spec, cluster);
     for (&(index, weight), column) in profile.score.iter().zip(&view.columns) {
         let plugin = profile.plugin(index);
-        if let Some(column) = column {
-            if column.is_zero() {
-                scores.fill(0);
-            } else {
-                for (score, id) in scores.iter_mut().zip(feasible) {
-                    *score = column.raw[id.index()];
-                }
+        let scoring = || match column {
+            Some(column) => {
+                column.score(feasible, &mut scores);
+                true
             }
-            column.normalize.apply(&mut scores);
-        } else if let Some(others) = plugin.score(pod, cluster, feasible) {
-            scores = others;
-        } else {
+            None => match plugin.score(pod, cluster, feasible) {
+                Some(others) => {
+                    scores = others;
+                    true
+                }
+                None => false,
+            },
+        };
+        let status = |scored: &bool| if *scored { Status::Success } else { Status::Skip };
+        if !meter.time((Stage::Score, index), feasible.len(), scoring, status) {
             continue;
         }
+        meter.evaluated(Stage::Score, index);
         see(plugin.name(), &scores);
         for (total, score) in totals.iter_mut().zip(&scores) {
             *total += score * weight;
         }
     }
+    meter.ended(Stage::Score, Status::Success);
     totals
 }
 

@@ -26,6 +26,8 @@ pub struct Diagnosis {
     pub post_filter: Vec<String>,
     /// Writes that PostFilter asks for.
     pub cleanups: Vec<Cleanup>,
+    /// An error beside the plugins, such as that of an extender, for which the attempt is repeated after a pause.
+    pub error: Option<String>,
 }
 
 impl Diagnosis {
@@ -53,7 +55,7 @@ impl Diagnosis {
     /// Returns `true` if the attempt has failed, rather than found that nothing fits.
     pub fn is_error(&self) -> bool {
         let mut all = self.pre_filter.iter().chain(self.refusals.values());
-        all.any(|refusal| refusal.code == Code::Error)
+        self.error.is_some() || all.any(|refusal| refusal.code == Code::Error)
     }
 
     /// Returns the refusal of a node.
@@ -77,6 +79,9 @@ impl Diagnosis {
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(error) = &self.error {
+            return f.write_str(error);
+        }
         if self.nodes == 0 {
             return f.write_str("no nodes available to schedule pods");
         }

@@ -8,14 +8,19 @@
 mod attempt;
 mod diagnosis;
 mod event;
+mod meter;
 mod plugin;
 mod profile;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, score};
+pub use self::attempt::{
+    Attempt, Feasible, NominatedFirst, all_feasible, best, diagnose, find_feasible, find_feasible_timed,
+    score, score_timed,
+};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
+pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
 pub use self::plugin::{
     Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,
     PreemptionArgs, Refusal,

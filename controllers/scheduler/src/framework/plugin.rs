@@ -8,6 +8,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::diagnosis::Diagnosis;
 use super::event::{Change, Event, Hint};
+use super::meter::Status;
 use crate::cluster::devices::DevicePlan;
 use crate::cluster::storage::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
@@ -90,6 +91,16 @@ pub enum PreFilter<'a> {
         only: Option<BTreeSet<Arc<str>>>,
         filter: Box<dyn NodeFilter + 'a>,
     },
+}
+
+impl PreFilter<'_> {
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Skip => Status::Skip,
+            Self::Refuse(refusal) => Status::Refused(refusal.code),
+            Self::Only(_) | Self::Filter { .. } => Status::Success,
+        }
+    }
 }
 
 /// The way in which raw scores become scores from 0 to [`MAX_SCORE`], over the feasible nodes.

@@ -11,7 +11,8 @@ use crate::pod::{PodSpec, SpecId};
 /// Cached views by template, those used last.
 #[derive(Debug, Default)]
 pub struct Views {
-    views: BTreeMap<(String, SpecId), View>,
+    /// By profile: its name, and its views. There are few.
+    profiles: Vec<(String, BTreeMap<SpecId, View>)>,
     clock: u64,
 }
 
@@ -47,8 +48,16 @@ impl Column {
         *entry = score;
     }
 
-    pub fn is_zero(&self) -> bool {
-        self.non_zero == 0
+    /// Replaces scores by the normalized ones of these nodes.
+    pub fn score(&self, nodes: &[NodeId], scores: &mut [i64]) {
+        if self.non_zero == 0 {
+            scores.fill(0);
+        } else {
+            for (score, id) in scores.iter_mut().zip(nodes) {
+                *score = self.raw[id.index()];
+            }
+        }
+        self.normalize.apply(scores);
     }
 }
 
@@ -56,15 +65,30 @@ impl Views {
     /// Returns the up-to-date view of a template.
     pub(super) fn refresh(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &View {
         self.clock += 1;
-        let key = (profile.name.clone(), spec.id);
-        if !self.views.contains_key(&key) && self.views.len() >= limits::VIEWS {
-            let oldest = self.views.iter().min_by_key(|(_, view)| view.used).map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| self.views.remove(&oldest));
+        let place = self.profiles.iter().position(|(name, _)| *name == profile.name).unwrap_or_else(|| {
+            self.profiles.push((profile.name.clone(), BTreeMap::new()));
+            self.profiles.len() - 1
+        });
+        let is_known = self.profiles[place].1.contains_key(&spec.id);
+        if !is_known && self.len() >= limits::VIEWS {
+            self.forget_oldest();
         }
-        let view = self.views.entry(key).or_default();
+        let view = self.profiles[place].1.entry(spec.id).or_default();
         view.used = self.clock;
         view.update(profile, spec, cluster);
         view
+    }
+
+    fn len(&self) -> usize {
+        self.profiles.iter().map(|(_, views)| views.len()).sum()
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = |views: &BTreeMap<SpecId, View>| views.iter().map(|(id, view)| (view.used, *id)).min();
+        let all = self.profiles.iter_mut().filter_map(|(_, views)| Some((oldest(views)?, views)));
+        if let Some(((_, id), views)) = all.min_by_key(|((used, _), _)| *used) {
+            views.remove(&id);
+        }
     }
 }
 

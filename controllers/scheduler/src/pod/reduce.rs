@@ -4,6 +4,7 @@ use apiserver_meta::quantity::Quantity;
 use apiserver_meta::resources::{Amounts, RequestRules, pod_requests};
 
 use super::{Container, NodeSelectorTerm, ObjectMeta, Resized, Resources, Scored, Volume, v1};
+use crate::limits;
 use crate::resources::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU};
 
 /// The field of a node by which pods of a DaemonSet are pinned to it.
@@ -43,6 +44,40 @@ pub(super) fn spec(spec: v1::PodSpec) -> v1::PodSpec {
         topology_spread_constraints: spec.topology_spread_constraints,
         ..v1::PodSpec::default()
     }
+}
+
+/// Removes inter-pod affinity and spreading from a specification with too much of it, and returns the reason.
+pub(super) fn take_excess(spec: &mut v1::PodSpec) -> Option<Box<str>> {
+    let affinity = spec.affinity.as_ref();
+    let with = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let without = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let required = [
+        with.and_then(|with| with.required_during_scheduling_ignored_during_execution.as_ref()),
+        without.and_then(|without| without.required_during_scheduling_ignored_during_execution.as_ref()),
+    ];
+    let preferred = [
+        with.and_then(|with| with.preferred_during_scheduling_ignored_during_execution.as_ref()),
+        without.and_then(|without| without.preferred_during_scheduling_ignored_during_execution.as_ref()),
+    ];
+    let preferred = preferred.into_iter().flatten().flatten().map(|weighted| &weighted.pod_affinity_term);
+    let all = required.into_iter().flatten().flatten().chain(preferred);
+    let (terms, namespaces) = all.fold((0, 0), |(terms, namespaces), term| {
+        (terms + 1, namespaces + term.namespaces.as_ref().map_or(0, Vec::len))
+    });
+    let terms = terms + spec.topology_spread_constraints.as_ref().map_or(0, Vec::len);
+    if terms <= limits::POD_TERMS && namespaces <= limits::POD_NAMESPACES {
+        return None;
+    }
+    if let Some(affinity) = &mut spec.affinity {
+        (affinity.pod_affinity, affinity.pod_anti_affinity) = (None, None);
+    }
+    spec.topology_spread_constraints = None;
+    let (most, names) = (limits::POD_TERMS, limits::POD_NAMESPACES);
+    let text = format!(
+        "the pod has {terms} terms of inter-pod affinity and constraints of topology spreading, which name {namespaces} \
+         namespaces; this scheduler takes up to {most} terms and {names} namespaces"
+    );
+    Some(text.into())
 }
 
 fn container(container: Container) -> Container {

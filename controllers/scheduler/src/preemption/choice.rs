@@ -17,7 +17,7 @@ pub(super) fn importance(pod: &PodInfo) -> (Reverse<i32>, bool, Option<Timestamp
 /// Returns the candidate to choose (`pickOneNodeForPreemption`): with the fewest violations of budgets, then whose most
 /// important victim has the lowest priority, then with the lowest sum of priorities, the fewest victims, and whose most
 /// important victims have started last; then the first.
-pub(super) fn pick(candidates: &[Candidate]) -> Option<&Candidate> {
+pub fn pick(candidates: &[Candidate]) -> Option<&Candidate> {
     let cost = |candidate: &&Candidate| {
         let victims = &candidate.victims;
         let highest = victims.first().map_or(i32::MIN, |victim| victim.spec.priority);

@@ -3,17 +3,19 @@
 //! Nodes are tried out without a copy of the cluster: on a copy of the node alone if the answers of all filters depend on
 //! the node, else in a [`Trial`] that is undone.
 
+mod answered;
 mod choice;
 mod post_filter;
 mod probe;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::choice::pick;
-pub use self::post_filter::post_filter;
+pub use self::answered::{Answered, still_helpful};
+pub use self::choice::pick;
+pub use self::post_filter::{post_filter, post_filter_by};
 use self::probe::Probe;
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{Attempt, Code, Diagnosis, PreemptionArgs, Profile, Refusal};
@@ -36,6 +38,8 @@ pub enum Found {
     NotEligible(&'static str),
     /// No removal helps; why, as kube-scheduler says it.
     Nothing(String),
+    /// The search has failed; why.
+    Failed(String),
     Candidate(Candidate),
 }
 
@@ -44,20 +48,21 @@ impl Found {
     pub fn message(&self) -> Option<String> {
         match self {
             Self::NotEligible(why) => Some(format!("preemption: {why}")),
-            Self::Nothing(why) => Some(format!("preemption: {why}")),
+            Self::Nothing(why) | Self::Failed(why) => Some(format!("preemption: {why}")),
             Self::Candidate(_) => None,
         }
     }
 }
 
-/// Looks for pods to preempt for a pod that fits nowhere, as `diagnosis` says. `random` chooses where the search begins.
+/// Looks for pods to preempt for a pod that fits nowhere, as `diagnosis` says. `random` chooses where the search begins, and
+/// `choose` gets the candidates, of which there is at least one.
 pub fn preempt(
     profile: &Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,
     diagnosis: &Diagnosis,
-    args: PreemptionArgs,
-    random: u64,
+    (args, random): (PreemptionArgs, u64),
+    choose: &mut dyn FnMut(Vec<Candidate>) -> Option<Candidate>,
 ) -> Found {
     if let Some(why) = ineligible(pod, cluster, diagnosis) {
         return Found::NotEligible(why);
@@ -66,9 +71,24 @@ pub fn preempt(
     let wanted = wanted(args, helpful.len());
     let start = usize::try_from(random % helpful.len().max(1) as u64).unwrap_or_default();
     let (candidates, refusals) = candidates(profile, pod, cluster, &helpful, start, wanted);
-    match pick(&candidates) {
-        Some(best) => Found::Candidate(best.clone()),
-        None => Found::Nothing(nothing(cluster.len(), refusals)),
+    let chosen = if candidates.is_empty() { None } else { choose(candidates) };
+    match chosen {
+        Some(best) => Found::Candidate(best),
+        None => {
+            errors(&refusals).map_or_else(|| Found::Nothing(nothing(cluster.len(), refusals)), Found::Failed)
+        }
+    }
+}
+
+/// Returns the errors among refusals as one text; `None` if there are none.
+fn errors(refusals: &BTreeMap<NodeId, Refusal>) -> Option<String> {
+    let errors = refusals.values().filter(|refusal| refusal.code == Code::Error);
+    let texts: BTreeSet<String> = errors.map(Refusal::message).collect();
+    let joined = texts.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    match texts.len() {
+        0 => None,
+        1 => Some(joined),
+        _ => Some(format!("[{joined}]")),
     }
 }
 
@@ -147,6 +167,7 @@ fn victims_on(
     potential.sort_by_key(|pod| choice::importance(pod));
     let (protected, free) = cluster.budgets.split(&potential);
     let mixed = !protected.is_empty() && !free.is_empty();
+    let name = Arc::clone(&cluster.node(id).name);
     let mut probe = if is_local {
         Probe::local(profile, pod, cluster, id)
     } else {
@@ -167,7 +188,7 @@ fn victims_on(
         }
     }
     if victims.is_empty() {
-        return Err(Refusal::new(Code::Error, "expected at least one victim pod on the node"));
+        return Err(Refusal::new(Code::Error, format!("expected at least one victim pod on node {name:?}")));
     }
     if mixed {
         victims.sort_by_key(|pod| choice::importance(pod));

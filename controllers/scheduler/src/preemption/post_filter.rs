@@ -1,6 +1,6 @@
 //! The stage PostFilter, for a pod that fits nowhere.
 
-use super::{Found, preempt};
+use super::{Candidate, Found, pick, preempt};
 use crate::cluster::Cluster;
 use crate::framework::{Code, Diagnosis, Profile};
 use crate::pod::PodInfo;
@@ -13,6 +13,19 @@ pub fn post_filter(
     cluster: &mut Cluster,
     diagnosis: &mut Diagnosis,
     random: u64,
+) -> Option<Found> {
+    let mut choose = |candidates: Vec<Candidate>| pick(&candidates).cloned();
+    post_filter_by(profile, pod, cluster, diagnosis, random, &mut choose)
+}
+
+/// Runs the plugins' PostFilter as [`post_filter`] does, with the candidates for a preemption given to `choose`.
+pub fn post_filter_by(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    diagnosis: &mut Diagnosis,
+    random: u64,
+    choose: &mut dyn FnMut(Vec<Candidate>) -> Option<Candidate>,
 ) -> Option<Found> {
     let mut preemption = None;
     let mut messages = Vec::new();
@@ -28,14 +41,15 @@ pub fn post_filter(
             diagnosis.cleanups.extend(finding.cleanup);
         }
         if let Some(args) = plugin.preemption() {
-            let found = preempt(profile, pod, cluster, diagnosis, args, random);
-            match found.message() {
-                Some(message) => messages.push(message),
-                None => messages.clear(),
+            let found = preempt(profile, pod, cluster, diagnosis, (args, random), choose);
+            // Neither a success nor an error leaves anything of what other plugins have said.
+            let is_over = matches!(found, Found::Candidate(_) | Found::Failed(_));
+            if is_over {
+                messages.clear();
             }
-            let is_found = matches!(found, Found::Candidate(_));
+            messages.extend(found.message());
             preemption = Some(found);
-            if is_found {
+            if is_over {
                 break;
             }
         }

@@ -66,6 +66,15 @@ impl Flights {
         }
     }
 
+    /// Returns the number of attempts, and of the events that are remembered.
+    pub fn counts(&self) -> (usize, Vec<(Event, usize)>) {
+        let mut events = BTreeMap::new();
+        for (event, _) in &self.events {
+            *events.entry(*event).or_default() += 1;
+        }
+        (self.running.len(), events.into_iter().collect())
+    }
+
     #[cfg(test)]
     pub fn events(&self) -> usize {
         self.events.len()

@@ -21,6 +21,7 @@ mod counts;
 mod entry;
 mod flights;
 mod pools;
+mod times;
 mod wake;
 
 use std::collections::BTreeSet;
@@ -36,6 +37,7 @@ pub use self::counts::{Cause, Incoming, Pool};
 use self::entry::{Entries, Place, Slot};
 use self::flights::Flights;
 use self::pools::Pools;
+pub use self::times::{Measures, QueueTimes};
 use self::wake::{Registrations, Verdict};
 use crate::cluster::Cluster;
 use crate::events::pod_changes;
@@ -114,6 +116,8 @@ pub struct Queue {
     windows: Windows,
     incoming: Incoming,
     refusals: Refusals,
+    /// Set if times are taken.
+    times: Option<QueueTimes>,
 }
 
 impl Queue {
@@ -127,7 +131,23 @@ impl Queue {
             windows: Windows::default(),
             incoming: Incoming::default(),
             refusals: Refusals::default(),
+            times: None,
         }
+    }
+
+    /// Takes the times of hints and of PreEnqueue from now on.
+    pub fn measure(&mut self, times: QueueTimes) {
+        self.times = Some(times);
+    }
+
+    /// Returns the times of hints and of PreEnqueue, if they are taken.
+    pub fn times(&self) -> Option<&QueueTimes> {
+        self.times.as_ref()
+    }
+
+    /// Returns the number of attempts that are under way, and how many events of each sort are remembered for them.
+    pub fn in_flight(&self) -> (usize, Vec<(Event, usize)>) {
+        self.flights.counts()
     }
 
     /// Adds a pod without a node. One that is known is updated.
@@ -159,7 +179,13 @@ impl Queue {
                 self.entries[slot].pod = Arc::clone(&new);
                 let change = Change::Pod(Versions { old: Some(old), new: Some(&new) });
                 for event in pod_changes(old, &new) {
-                    let verdict = self.registrations.verdict(&self.entries[slot], event, &change, cluster);
+                    let verdict = self.registrations.verdict(
+                        &mut self.times,
+                        &self.entries[slot],
+                        event,
+                        &change,
+                        cluster,
+                    );
                     self.wake(slot, verdict, Cause::Event(event), cluster, now);
                     if !matches!(self.entries[slot].place, Place::Parked(_)) {
                         break;

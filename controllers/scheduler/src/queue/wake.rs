@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Queue;
 use super::counts::Cause;
 use super::entry::{Backoff, Entry, Flight, Parked, Place, Slot};
+use super::times::QueueTimes;
 use crate::cluster::Cluster;
 use crate::framework::{Change, Event, Hint, Profile, Versions};
 use crate::pod::PodInfo;
@@ -109,7 +110,14 @@ impl Registrations {
     }
 
     /// Returns what an event means for a pod.
-    pub fn verdict(&self, entry: &Entry, event: Event, change: &Change<'_>, cluster: &Cluster) -> Verdict {
+    pub fn verdict(
+        &self,
+        times: &mut Option<QueueTimes>,
+        entry: &Entry,
+        event: Event,
+        change: &Change<'_>,
+        cluster: &Cluster,
+    ) -> Verdict {
         if entry.has_failed_by_error() {
             return Verdict::AfterBackoff;
         }
@@ -120,13 +128,13 @@ impl Registrations {
                 _ => Verdict::AfterBackoff,
             };
         }
-        let may_help = |plugin: &Rejector| {
+        let mut may_help = |plugin: &Rejector| {
             let (Some(profile), Some(index)) = (entry.profile, plugin.index) else { return true };
             let is_registered = self.events[profile][index].iter().any(|one| one.includes(event));
             let hint = || self.profiles[profile].plugin(index).hint(&entry.pod, change, cluster);
-            is_registered && hint() == Hint::Queue
+            is_registered && QueueTimes::hint(times, plugin.name, event, hint) == Hint::Queue
         };
-        if entry.pending.iter().any(may_help) {
+        if entry.pending.iter().any(&mut may_help) {
             Verdict::Immediately
         } else if entry.plugins.iter().any(may_help) {
             Verdict::AfterBackoff
@@ -149,7 +157,7 @@ impl Queue {
         for slot in self.candidates(event) {
             let entry = &self.entries[slot];
             if entry.pod.spec.priority <= priority {
-                let verdict = self.registrations.verdict(entry, event, change, cluster);
+                let verdict = self.registrations.verdict(&mut self.times, entry, event, change, cluster);
                 self.wake(slot, verdict, Cause::Event(event), cluster, now);
             }
         }
@@ -179,7 +187,7 @@ impl Queue {
     }
 
     /// Returns what has happened during an attempt means for its pod.
-    pub(super) fn verdict_of_flight(&self, slot: Slot, flight: &Flight, cluster: &Cluster) -> Verdict {
+    pub(super) fn verdict_of_flight(&mut self, slot: Slot, flight: &Flight, cluster: &Cluster) -> Verdict {
         let entry = &self.entries[slot];
         let Some(events) = self.flights.since(flight) else { return Verdict::AfterBackoff };
         let own = flight
@@ -196,7 +204,8 @@ impl Queue {
             if verdict >= most {
                 break;
             }
-            verdict = verdict.max(self.registrations.verdict(entry, event, &change, cluster));
+            verdict =
+                verdict.max(self.registrations.verdict(&mut self.times, entry, event, &change, cluster));
         }
         verdict
     }
@@ -226,7 +235,9 @@ impl Queue {
         now: Instant,
     ) {
         let entry = &mut self.entries[slot];
-        entry.gate = self.registrations.gate_of(entry, cluster);
+        entry.gate = QueueTimes::pre_enqueue(&mut self.times, entry.profile, || {
+            self.registrations.gate_of(entry, cluster)
+        });
         if let Some(gate) = entry.gate {
             self.refuse_in_pre_enqueue(slot, gate);
             self.park(slot, cause);

@@ -4,21 +4,20 @@ use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
-use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::time::Instant;
 
 use super::Scheduler;
 use super::bind::Outcome;
-use super::follow::{Fact, Update};
+use super::follow::{Fact, StorageFact, Update};
 use crate::cluster::NodeFacts;
 use crate::cluster::terms::Owner;
 use crate::events;
 use crate::framework::{Actions, Change, Event, Resource, Versions};
 use crate::pod::PodInfo;
 use crate::queue::Failure;
-use crate::selector::Selector;
+use crate::selecting::{Selecting, Selects};
 
 /// A pod that uses a node is there from now on.
 const POD_ADDED: Event = Event::new(Resource::AssignedPod, Actions::ADD);
@@ -27,13 +26,16 @@ const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
 impl Scheduler {
     pub(super) fn apply(&mut self, update: Update) {
+        self.counts_changed(Instant::now());
         match update {
             Update::Pod(pod) => self.apply_pod(pod),
             Update::PodGone(pod) => self.forget(&pod),
             Update::Node(node) => self.apply_node(node),
             Update::NodeGone(name) => self.remove_node(&name),
             Update::Fact(fact) => self.apply_fact(fact),
+            Update::Storage(fact) => self.apply_storage(fact),
             Update::Binding(pod, outcome) => self.bound(&pod, outcome),
+            Update::Consulted(number, answer) => self.consulted(number, answer),
             Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
             Update::Written(claim) => self.claim_written(claim),
             Update::Retry(uid) => self.queue.activate([&uid], &self.cluster, Instant::now()),
@@ -45,7 +47,9 @@ impl Scheduler {
     }
 
     fn wake(&mut self, event: Event, change: &Change<'_>) {
-        self.queue.happened(event, change, &self.cluster, Instant::now());
+        let now = Instant::now();
+        self.queue.happened(event, change, &self.cluster, now);
+        self.applied(event, now);
     }
 
     fn apply_pod(&mut self, pod: Arc<PodInfo>) {
@@ -64,6 +68,7 @@ impl Scheduler {
         let was_assumed = self.binding.remove(&pod.uid).is_some();
         self.queue.remove(&pod.uid);
         self.cluster.nominated.remove(pod);
+        self.binder.conditions.forget(&pod.uid);
         self.cluster.place(pod, node);
         let change = Change::Pod(Versions { old: before.as_ref(), new: Some(pod) });
         match &before {
@@ -159,8 +164,8 @@ impl Scheduler {
         self.release(pod);
         self.binding.remove(&pod.uid);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
-        let Some(current) = current.filter(|current| outcome == Outcome::Failed && current.node.is_none())
-        else {
+        let current = current.filter(|current| current.node.is_none());
+        let (Some(current), Outcome::Failed(message)) = (current, outcome) else {
             self.queue.done(&pod.uid);
             return;
         };
@@ -169,6 +174,8 @@ impl Scheduler {
         self.queue.add(Arc::clone(&current), &self.cluster, now);
         let failure = Failure { is_error: true, ..Failure::default() };
         self.queue.failed(&current, failure, &self.cluster, now);
+        self.warn(&current, "FailedScheduling", message.clone());
+        self.write_condition(&current, "SchedulerError", message, None);
     }
 
     /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a
@@ -196,27 +203,16 @@ impl Scheduler {
             Fact::Budget(key, budget) => self.cluster.budgets.set(key, budget),
             Fact::Namespace(key, new) => self.set_namespace(key.name, new),
             Fact::Service(key, new) => {
-                let selector = new.and_then(|service| service.spec.as_ref()?.selector.clone());
-                self.cluster.set_service(&key.namespace, &key.name, selector);
+                self.cluster.set_service(&key.namespace, &key.name, selector(new));
             }
             Fact::ReplicationController(key, new) => {
-                let selector = new
-                    .map(|set| set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default());
-                self.cluster.set_replication_controller(&key.namespace, &key.name, selector);
+                self.cluster.set_replication_controller(&key.namespace, &key.name, selector(new));
             }
             Fact::ReplicaSet(key, new) => {
-                let selector = |set: Arc<ReplicaSet>| {
-                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
-                };
-                let selector = new.and_then(selector);
-                self.cluster.set_controller(Owner::ReplicaSet, &key.namespace, &key.name, selector);
+                self.cluster.set_controller(Owner::ReplicaSet, &key.namespace, &key.name, selector(new));
             }
             Fact::StatefulSet(key, new) => {
-                let selector = |set: Arc<StatefulSet>| {
-                    set.spec.as_ref().map(|spec| Selector::parse(Some(&spec.selector)))
-                };
-                let selector = new.and_then(selector);
-                self.cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector);
+                self.cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector(new));
             }
             Fact::DeviceClaim(_, Some(new)) if self.cluster.devices.is_outdated(&new) => {}
             Fact::DeviceClaim(key, new) => {
@@ -235,48 +231,45 @@ impl Scheduler {
                 let old = self.cluster.devices.set_slice(&key.name, new.clone());
                 self.changed(Resource::ResourceSlice, old.as_ref(), new.as_ref(), Change::ResourceSlice);
             }
-            fact => self.apply_storage(fact),
         }
     }
 
     /// Applies a change of volumes and of what decides about them.
-    fn apply_storage(&mut self, fact: Fact) {
+    fn apply_storage(&mut self, fact: StorageFact) {
         let storage = &mut self.cluster.storage;
         match fact {
-            Fact::Claim(key, new) => {
+            StorageFact::Claim(key, new) => {
                 let old = storage.set_claim(&key, new.clone());
                 let resource = Resource::PersistentVolumeClaim;
                 self.changed(resource, old.as_ref(), new.as_ref(), Change::PersistentVolumeClaim);
             }
-            Fact::Volume(key, new) => {
+            StorageFact::Volume(key, new) => {
                 let old = storage.set_volume(&key.name, new.clone());
                 let resource = Resource::PersistentVolume;
                 self.changed(resource, old.as_ref(), new.as_ref(), Change::PersistentVolume);
             }
-            Fact::Class(key, new) => {
+            StorageFact::Class(key, new) => {
                 let old = storage.set_class(&key.name, new.clone());
                 self.changed(Resource::StorageClass, old.as_ref(), new.as_ref(), Change::StorageClass);
             }
-            Fact::CsiNode(key, new) => {
+            StorageFact::CsiNode(key, new) => {
                 let old = storage.set_csi_node(&key.name, new.clone());
                 self.changed(Resource::CsiNode, old.as_ref(), new.as_ref(), Change::CsiNode);
             }
-            Fact::CsiDriver(key, new) => {
+            StorageFact::CsiDriver(key, new) => {
                 let old = storage.set_driver(&key.name, new.clone());
                 self.changed(Resource::CsiDriver, old.as_ref(), new.as_ref(), Change::CsiDriver);
             }
-            Fact::Capacity(key, new) => {
+            StorageFact::Capacity(key, new) => {
                 let old = storage.set_capacity(&key, new.clone());
                 let resource = Resource::CsiStorageCapacity;
                 self.changed(resource, old.as_ref(), new.as_ref(), Change::CsiStorageCapacity);
             }
-            Fact::Attachment(key, new) => {
+            StorageFact::Attachment(key, new) => {
                 let old = storage.set_attachment(&key.name, new.clone());
                 let resource = Resource::VolumeAttachment;
                 self.changed(resource, old.as_ref(), new.as_ref(), Change::VolumeAttachment);
             }
-            // The others are applied above.
-            _ => {}
         }
     }
 
@@ -306,4 +299,9 @@ impl Scheduler {
         };
         self.wake(Event::new(resource, actions), &change(Versions { old, new }));
     }
+}
+
+/// Returns the selector of an object; `None` if it has none, or is gone.
+fn selector<K: Selects<Selector: Clone>>(object: Option<Arc<Selecting<K>>>) -> Option<K::Selector> {
+    object?.selector.clone()
 }

@@ -10,23 +10,37 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
+use super::report::Conditions;
 use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
 use crate::framework::{Cleanup, PreBind};
+use crate::framework::{Code, PreBind, Stage, Status};
 use crate::limits;
+use crate::metrics::{Metrics, Placement};
 use crate::pod::PodInfo;
 
 /// The outcome of a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Bound,
     /// The pod is gone.
     Gone,
-    /// The binding was refused, or nobody knows whether it was accepted.
-    Failed,
+    /// The pod is not bound, for this reason.
+    Failed(String),
+}
+
+impl Outcome {
+    fn status(&self) -> Status {
+        match self {
+            Self::Bound => Status::Success,
+            Self::Gone | Self::Failed(_) => Status::Refused(Code::Error),
+        }
+    }
 }
 
 /// Writes bindings for the loop.
@@ -37,6 +51,8 @@ pub(super) struct Binder {
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
     devices: DeviceBinder,
+    pub conditions: Conditions,
+    metrics: Metrics,
 }
 
 /// A pod that was placed.
@@ -45,14 +61,24 @@ pub(super) struct Placed {
     pub node: Arc<str>,
     /// Writes that plugins have planned before the binding.
     pub plans: Vec<PreBind>,
+    /// Set if an extender binds the pod.
+    pub extender: Option<ExtenderBinder>,
     pub recorder: Option<Recorder>,
+    pub attempt: Placement,
 }
 
 impl Binder {
-    pub fn new(client: Client, updates: Updates, informers: &Informers, ambient: Ambient) -> Self {
+    pub fn new(
+        client: Client,
+        updates: Updates,
+        informers: &Informers,
+        ambient: Ambient,
+        metrics: Metrics,
+    ) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
         let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
-        Self { client, updates, lanes, volumes, devices }
+        let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
+        Self { client, updates, lanes, volumes, devices, conditions, metrics }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -64,17 +90,39 @@ impl Binder {
     pub fn bind(&self, placed: Placed) {
         let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
         let (volumes, devices) = (self.volumes.clone(), self.devices.clone());
+        let metrics = self.metrics.clone();
+        metrics.binding();
         tokio::spawn(async move {
             let mut held = Vec::new();
-            let outcome = match carry_out(&client, &volumes, (&devices, &updates), &placed, &mut held).await {
+            let profile = placed.attempt.profile;
+            let began = Instant::now();
+            let prepared = carry_out(&client, &volumes, (&devices, &updates), &placed, &mut held).await;
+            let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
+            metrics.stage(profile, Stage::PreBind, status, began.elapsed());
+            let outcome = match prepared {
                 Ok(()) => {
-                    let _lane = lanes.acquire().await;
-                    write(client.clone(), &placed).await
+                    let began = Instant::now();
+                    let outcome = match extend::bind(&client, &placed).await {
+                        Some(outcome) => outcome,
+                        None => {
+                            let _lane = lanes.acquire().await;
+                            write(client.clone(), &placed).await
+                        }
+                    };
+                    metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
+                    outcome
                 }
-                Err(outcome) => outcome,
+                Err(outcome) => {
+                    metrics.volumes_failed();
+                    outcome
+                }
             };
             if outcome != Outcome::Bound {
                 devices.undo(&client, &placed.pod.uid, &held).await;
+            }
+            match &outcome {
+                Outcome::Bound => metrics.bound(placed.attempt, Instant::now()),
+                Outcome::Gone | Outcome::Failed(_) => metrics.not_bound(placed.attempt, Instant::now()),
             }
             let pod = placed.pod;
             updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
@@ -132,35 +180,49 @@ fn not_bound(
     text: &str,
 ) -> Outcome {
     info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
-    if let Some(recorder) = &placed.recorder {
-        let text = format!("running PreBind plugin {plugin:?}: {text}");
-        recorder.warning(reference(&placed.pod), "FailedScheduling", text);
-    }
-    Outcome::Failed
+    Outcome::Failed(format!("running PreBind plugin {plugin:?}: {text}"))
 }
 
 async fn write(client: Client, placed: &Placed) -> Outcome {
     let (pod, node) = (&placed.pod, &placed.node);
     match write_binding(client.clone(), pod, node).await {
         Ok(()) => {
-            if let Some(recorder) = &placed.recorder {
-                let message = format!("Successfully assigned {} to {node}", pod.key());
-                recorder.normal(reference(pod), "Scheduled", message);
-            }
+            announce(placed);
             Outcome::Bound
         }
         Err(kube::Error::Api(status)) if status.code == 404 => {
             info!(pod = %pod.key(), "the pod is gone, and is not bound");
             Outcome::Gone
         }
-        Err(error @ kube::Error::Api(_)) => {
-            warn!(pod = %pod.key(), %node, %error, "binding was refused, retrying");
-            Outcome::Failed
+        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+            let error = &status.message;
+            warn!(pod = %pod.key(), %node, error, "binding was refused, retrying");
+            Outcome::Failed(failure(error))
         }
         Err(error) => {
-            warn!(pod = %pod.key(), %node, %error, "binding got no answer, reading the pod");
-            resolve(client, pod).await
+            warn!(pod = %pod.key(), %node, %error, "binding got no clear answer, reading the pod");
+            resolve(client, pod, &failure(&error.to_string())).await
         }
+    }
+}
+
+/// Returns `true` if an answer with this code means that the pod was not bound. An error of the server says nothing of
+/// what it has done, and the pod may be bound already by a first request, which was repeated on the way.
+fn is_refusal(code: u16) -> bool {
+    code < 500 && code != 409
+}
+
+/// Returns why a pod was not bound in the words of kube-scheduler.
+fn failure(error: &str) -> String {
+    format!("running Bind plugin \"DefaultBinder\": {error}")
+}
+
+/// Records that a pod was bound.
+pub(super) fn announce(placed: &Placed) {
+    let Placed { pod, node, .. } = placed;
+    if let Some(recorder) = &placed.recorder {
+        let message = format!("Successfully assigned {} to {node}", pod.key());
+        recorder.normal(reference(pod), "Scheduled", message);
     }
 }
 
@@ -190,16 +252,16 @@ async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Resul
     answer.map(drop)
 }
 
-/// Finds out what has become of a pod whose binding got no answer. Until the API server answers, the pod may be bound, and
+/// Finds out what has become of a pod whose binding got no clear answer. Until the API server answers, the pod may be bound, and
 /// nobody else gets its place.
-async fn resolve(client: Client, pod: &PodInfo) -> Outcome {
+pub(super) async fn resolve(client: Client, pod: &PodInfo, failure: &str) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let mut pause = limits::RESOLVE_PAUSE;
     loop {
         match pods.get_opt(pod.name()).await {
             Ok(Some(found)) if found.metadata.uid.as_deref().is_some_and(|uid| pod.uid == *uid) => {
                 let node = found.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
-                return if node.is_some() { Outcome::Bound } else { Outcome::Failed };
+                return if node.is_some() { Outcome::Bound } else { Outcome::Failed(failure.to_owned()) };
             }
             Ok(_) => return Outcome::Gone,
             Err(error) => debug!(pod = %pod.key(), %error, "cannot read the pod whose binding got no answer"),

@@ -9,10 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::bind::reference;
 use super::follow::{Subject, Update, Updates};
+use crate::metrics::Metrics;
 use crate::pod::PodInfo;
 
 /// The writes of a preemption.
@@ -24,11 +27,16 @@ pub(super) struct Eviction {
     /// Pods of lower priority that were nominated for the node and no longer have room there.
     pub outdone: Vec<Arc<PodInfo>>,
     pub recorder: Option<Recorder>,
+    /// Bounds the requests in flight.
+    pub lanes: Arc<Semaphore>,
+    pub metrics: Metrics,
 }
 
 /// Carries out an eviction, and reports to the loop when all victims are being deleted.
 pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, updates: Updates) {
     tokio::spawn(async move {
+        let _lane = eviction.lanes.acquire().await;
+        let began = Instant::now();
         for pod in &eviction.outdone {
             clear_nomination(&client, pod).await;
         }
@@ -40,6 +48,7 @@ pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, update
                 break;
             }
         }
+        eviction.metrics.preempted(all_deleted, began.elapsed());
         let uid = eviction.preemptor.uid.clone();
         updates.put(Subject::Preemption(uid.clone()), Update::Preempted { uid, all_deleted });
     });

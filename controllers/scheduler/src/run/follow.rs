@@ -15,8 +15,10 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::bind::Outcome;
+use super::extend::Answer;
 use crate::cluster::NodeFacts;
 use crate::pod::PodInfo;
+use crate::selecting::Selecting;
 
 /// Updates that the loop has not applied yet: at most one for each object, and one for each binding under way.
 pub(super) type Updates = Latest<Subject, Update>;
@@ -39,6 +41,8 @@ pub(super) enum Subject {
     Retry(Uid),
     /// The first lists of claims, slices and classes of devices.
     Devices,
+    /// The attempt with this number, which waits for extenders.
+    Consultation(u64),
 }
 
 /// A change that handlers and tasks report to the loop.
@@ -48,6 +52,7 @@ pub(super) enum Update {
     Node(Arc<NodeFacts>),
     NodeGone(String),
     Fact(Fact),
+    Storage(StorageFact),
     Binding(Arc<PodInfo>, Outcome),
     /// The victims of the pod with this uid are being deleted, all of them or until a request has failed.
     Preempted {
@@ -58,16 +63,25 @@ pub(super) enum Update {
     /// The way of a pod is free of an old claim.
     Retry(Uid),
     DevicesListed,
+    /// The answer of extenders in the attempt with this number.
+    Consulted(u64, Answer),
 }
 
 /// The newest state of an object; `None` if it is gone.
 pub(super) enum Fact {
     Namespace(ObjectKey, Option<Arc<Namespace>>),
-    Service(ObjectKey, Option<Arc<Service>>),
-    ReplicationController(ObjectKey, Option<Arc<ReplicationController>>),
-    ReplicaSet(ObjectKey, Option<Arc<ReplicaSet>>),
-    StatefulSet(ObjectKey, Option<Arc<StatefulSet>>),
+    Service(ObjectKey, Option<Arc<Selecting<Service>>>),
+    ReplicationController(ObjectKey, Option<Arc<Selecting<ReplicationController>>>),
+    ReplicaSet(ObjectKey, Option<Arc<Selecting<ReplicaSet>>>),
+    StatefulSet(ObjectKey, Option<Arc<Selecting<StatefulSet>>>),
     Budget(ObjectKey, Option<Arc<PodDisruptionBudget>>),
+    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
+    DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
+    DeviceSlice(ObjectKey, Option<Arc<ResourceSlice>>),
+}
+
+/// The newest state of a volume, or of what decides about volumes; `None` if it is gone.
+pub(super) enum StorageFact {
     Claim(ObjectKey, Option<Arc<PersistentVolumeClaim>>),
     Volume(ObjectKey, Option<Arc<PersistentVolume>>),
     Class(ObjectKey, Option<Arc<StorageClass>>),
@@ -75,9 +89,18 @@ pub(super) enum Fact {
     CsiDriver(ObjectKey, Option<Arc<CSIDriver>>),
     Capacity(ObjectKey, Option<Arc<CSIStorageCapacity>>),
     Attachment(ObjectKey, Option<Arc<VolumeAttachment>>),
-    DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
-    DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
-    DeviceSlice(ObjectKey, Option<Arc<ResourceSlice>>),
+}
+
+impl From<Fact> for Update {
+    fn from(fact: Fact) -> Self {
+        Self::Fact(fact)
+    }
+}
+
+impl From<StorageFact> for Update {
+    fn from(fact: StorageFact) -> Self {
+        Self::Storage(fact)
+    }
 }
 
 type Synced = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
@@ -144,16 +167,16 @@ fn facts(informers: &Informers, updates: &Updates, needed: &mut Synced) -> Synce
         follow(3, &informers.cache(), updates, Fact::ReplicaSet),
         follow(4, &informers.cache(), updates, Fact::StatefulSet),
         follow(5, &informers.cache(), updates, Fact::Budget),
-        follow(6, &informers.cache(), updates, Fact::Claim),
-        follow(7, &informers.cache(), updates, Fact::Volume),
+        follow(6, &informers.cache(), updates, StorageFact::Claim),
+        follow(7, &informers.cache(), updates, StorageFact::Volume),
     ];
     needed.extend(waits);
     drop([
-        follow(8, &informers.cache(), updates, Fact::Class),
-        follow(9, &informers.cache(), updates, Fact::CsiNode),
-        follow(10, &informers.cache(), updates, Fact::CsiDriver),
-        follow(11, &informers.cache(), updates, Fact::Capacity),
-        follow(12, &informers.cache(), updates, Fact::Attachment),
+        follow(8, &informers.cache(), updates, StorageFact::Class),
+        follow(9, &informers.cache(), updates, StorageFact::CsiNode),
+        follow(10, &informers.cache(), updates, StorageFact::CsiDriver),
+        follow(11, &informers.cache(), updates, StorageFact::Capacity),
+        follow(12, &informers.cache(), updates, StorageFact::Attachment),
     ]);
     vec![
         follow(13, &informers.cache(), updates, Fact::DeviceClass),
@@ -163,11 +186,11 @@ fn facts(informers: &Informers, updates: &Updates, needed: &mut Synced) -> Synce
 }
 
 /// Reports changes of a kind, and returns a future that ends with its first list.
-fn follow<K: Projection + Send + Sync>(
+fn follow<K: Projection + Send + Sync, F: Into<Update> + 'static>(
     number: u8,
     cache: &Cache<K>,
     updates: &Updates,
-    fact: fn(ObjectKey, Option<Arc<K>>) -> Fact,
+    fact: fn(ObjectKey, Option<Arc<K>>) -> F,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let to = updates.clone();
     cache.on_change(move |change| {
@@ -176,7 +199,7 @@ fn follow<K: Projection + Send + Sync>(
             Change::Deleted(_) => None,
         };
         let key = change.key();
-        to.put(Subject::Fact(number, key.clone()), Update::Fact(fact(key, object)));
+        to.put(Subject::Fact(number, key.clone()), fact(key, object).into());
     });
     let cache = cache.clone();
     Box::pin(async move { cache.synced().await })

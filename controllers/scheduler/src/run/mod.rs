@@ -2,9 +2,13 @@
 //! a slow API never stalls decisions.
 
 mod apply;
+#[cfg(test)]
+mod bad_days;
 mod bind;
 mod evict;
+mod extend;
 mod follow;
+mod measure;
 mod place;
 mod report;
 #[cfg(test)]
@@ -24,11 +28,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::bind::Binder;
+use self::extend::Desk;
 use self::follow::Updates;
+use self::measure::Measured;
 use crate::cluster::Cluster;
 use crate::config::default_profile;
-use crate::framework::{Profile, Views};
+use crate::extenders::Extenders;
+use crate::framework::{Meter, Profile, Views};
 use crate::limits;
+use crate::metrics::Metrics;
 use crate::pod::PodInfo;
 use crate::queue::{Queue, QueueConfig};
 
@@ -38,8 +46,12 @@ pub struct Config {
     /// One for each `schedulerName` whose pods are scheduled.
     pub profiles: Arc<[Profile]>,
     pub queue: QueueConfig,
+    /// Services that take part in decisions.
+    pub extenders: Extenders,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
+    /// Is filled while the scheduler works.
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -47,7 +59,9 @@ impl Default for Config {
         Self {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
+            extenders: Extenders::default(),
             leader_election: None,
+            metrics: Metrics::default(),
         }
     }
 }
@@ -58,8 +72,9 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("profiles", &names)
             .field("queue", &self.queue)
+            .field("extenders", &self.extenders)
             .field("leader_election", &self.leader_election)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -92,15 +107,23 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let pods = informers.cache::<PodInfo>();
     let recorders = config.profiles.iter().map(|profile| {
         let (client, ambient, stop) = (client.clone(), ambient.clone(), shutdown.clone());
-        (profile.name.clone(), Recorder::new(client, ambient, &profile.name, "", stop))
+        let recorder = Recorder::new(client, ambient, &profile.name, "", stop);
+        (profile.name.clone(), recorder.with_actions(report::ACTIONS))
     });
     let recorders: BTreeMap<String, Recorder> = recorders.collect();
     let followed = follow::all(&informers, &updates);
+    config.metrics.begin(&config.profiles, pods.clone());
+    let queue = measure::queue(&config);
+    let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
+    let metrics = config.metrics;
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;
-    let scheduler = Scheduler {
-        queue: Queue::new(config.queue, Arc::clone(&config.profiles)),
-        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone()),
+    let mut scheduler = Scheduler {
+        queue,
+        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone(), metrics.clone()),
+        desk,
+        meter: Meter::new(Instant::now),
+        measured: Measured::new(metrics),
         profiles: config.profiles,
         cluster,
         views: Views::default(),
@@ -141,14 +164,18 @@ struct Scheduler {
     namespaces: BTreeMap<String, Arc<Namespace>>,
     pods: Cache<PodInfo>,
     binder: Binder,
+    desk: Desk,
     client: Client,
     ambient: Ambient,
     recorders: BTreeMap<String, Recorder>,
     updates: Updates,
+    /// Measures the attempt under way.
+    meter: Meter,
+    measured: Measured,
 }
 
 impl Scheduler {
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let updates = self.updates.clone();
         loop {
             while let Some(update) = updates.try_take() {
@@ -156,13 +183,19 @@ impl Scheduler {
             }
             let now = Instant::now();
             self.queue.flush(&self.cluster, now);
-            if let Some(attempting) = self.queue.pop(now) {
-                self.attempt(&attempting);
+            self.show_counts(now);
+            let served = self.serve();
+            let popped = self.queue.pop(now);
+            if let Some(attempting) = &popped {
+                self.attempt(attempting);
+            }
+            if served || popped.is_some() {
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
             }
-            let deadline = self.queue.deadline().unwrap_or_else(|| now + limits::IDLE);
+            let due = self.queue.deadline().into_iter().chain(self.measured.due());
+            let deadline = due.min().unwrap_or_else(|| now + limits::IDLE);
             tokio::select! {
                 biased;
                 update = updates.take() => self.apply(update),

@@ -188,7 +188,7 @@ fn refused(
         let mut preemption = json!({"nominated": ""});
         match &found {
             Found::NotEligible(why) => preemption["ineligible"] = json!(why),
-            Found::Nothing(_) => {}
+            Found::Nothing(_) | Found::Failed(_) => {}
             Found::Candidate(candidate) => preemption["nominated"] = json!(names[&candidate.node]),
         }
         let (every, _) = candidates(profile, pod, cluster, &helpful, 0, usize::MAX);

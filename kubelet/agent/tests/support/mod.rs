@@ -229,6 +229,8 @@ impl Api {
             Method::GET if !target.name.is_empty() => {
                 self.answer(self.get(&target.collection, &target.namespace, &target.name))
             }
+            // As an API server that does not stream lists: clients list in pages then.
+            Method::GET if query.contains_key("sendInitialEvents") => status(422, "Invalid"),
             Method::GET if query.get("watch").is_some_and(|watch| watch == "true") => {
                 self.watch(target, &query)
             }

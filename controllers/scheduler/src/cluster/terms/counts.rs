@@ -135,6 +135,11 @@ impl Counts {
         }
     }
 
+    #[cfg(test)]
+    pub fn groups(&self) -> usize {
+        self.groups.iter().flatten().count()
+    }
+
     /// Forgets groups that the trial has left without pods.
     pub fn end_trial(&mut self) {
         for group in std::mem::take(&mut self.emptied) {
@@ -207,7 +212,8 @@ impl Counts {
             self.counts.len() - 1
         };
         let mut column = vec![0; capacity];
-        for group in self.groups.iter_mut().flatten() {
+        for group in self.reachable(key) {
+            let Some(group) = &mut self.groups[group] else { continue };
             if key.matches(&group.namespace, &group.labels) {
                 group.counts.push(id);
                 group.nodes.iter().for_each(|(node, pods)| add(&mut column, *node, key.count(*pods)));
@@ -225,9 +231,24 @@ impl Counts {
         let (_, id) = oldest.expect("there are counts when there are too many");
         if let Some(count) = self.counts[id].take() {
             self.by_key.remove(&count.key);
+            for group in self.reachable(&count.key) {
+                let Some(group) = &mut self.groups[group] else { continue };
+                group.counts.retain(|count| *count != id);
+            }
         }
-        self.groups.iter_mut().flatten().for_each(|group| group.counts.retain(|count| *count != id));
         id
+    }
+
+    /// Returns the groups in the namespaces of a key: what a tenant counts costs by its own pods, not by all.
+    fn reachable(&self, key: &CountKey) -> Vec<GroupId> {
+        let of = |name: &Arc<str>| self.by_labels.get(name).into_iter().flat_map(|groups| groups.values());
+        match key.clauses.first().map(|clause| &clause.namespaces) {
+            Some(Namespaces::One(one)) => of(one).copied().collect(),
+            Some(Namespaces::Names(names)) => names.iter().flat_map(of).copied().collect(),
+            Some(Namespaces::All) | None => {
+                self.by_labels.values().flat_map(|all| all.values()).copied().collect()
+            }
+        }
     }
 
     /// Returns the number of matching pods by index of the node; nodes beyond its end have none.
@@ -237,7 +258,8 @@ impl Counts {
             return Cow::Borrowed(&count.column);
         }
         let mut column = Vec::new();
-        for group in self.groups.iter().flatten() {
+        for group in self.reachable(key) {
+            let Some(group) = &self.groups[group] else { continue };
             if key.matches(&group.namespace, &group.labels) {
                 group.nodes.iter().for_each(|(node, pods)| add(&mut column, *node, key.count(*pods)));
             }

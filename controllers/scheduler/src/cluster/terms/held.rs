@@ -116,13 +116,20 @@ pub struct HeldTerms {
     holders: BTreeMap<(SpecId, Arc<str>), Holder>,
     matched: BTreeMap<Arc<str>, BTreeMap<Arc<Labels>, Matched>>,
     matched_count: usize,
+    /// Sum of the lengths of the lists in `matched`.
+    matched_ids: usize,
     exposures: BTreeMap<ExposureId, Kept>,
     by_list: BTreeMap<Arc<[HeldId]>, ExposureId>,
     clock: u64,
     /// Terms and holders that were made since the unused ones were last looked for.
     made: usize,
+    /// Number of terms of all holders, and of those that have gone since then.
+    used: usize,
+    ended: usize,
     /// Changes of the number of pods with required anti-affinity terms in the current trial.
     trial: Vec<(HeldId, i64)>,
+    /// Holders that have become empty during the trial.
+    emptied: Vec<(SpecId, Arc<str>)>,
 }
 
 /// Returns `true` if pods of a template have terms.
@@ -146,14 +153,40 @@ impl HeldTerms {
         let key = (pod.spec.id, Arc::clone(pod.shared_namespace()));
         let Some(holder) = self.holders.get_mut(&key) else { return };
         holder.pods -= 1;
-        // A trial puts the pod back soon.
-        if holder.pods == 0 && !in_trial {
-            self.holders.remove(&key);
+        if holder.pods > 0 {
+            return;
         }
+        if in_trial {
+            // The trial may put the pod back.
+            self.emptied.push(key);
+        } else {
+            self.leave(&key);
+        }
+    }
+
+    /// Forgets a holder without pods.
+    fn leave(&mut self, key: &(SpecId, Arc<str>)) {
+        let Some(holder) = self.holders.remove(key) else { return };
+        let terms = holder.terms.len();
+        self.used -= terms;
+        self.ended += terms;
+        if self.ended > limits::UNUSED_TERMS.max(self.used) {
+            self.sweep();
+        }
+    }
+
+    #[cfg(test)]
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.holders.len(), self.terms.len(), self.matched_ids)
     }
 
     pub fn end_trial(&mut self) {
         self.trial.clear();
+        for key in std::mem::take(&mut self.emptied) {
+            if self.holders.get(&key).is_some_and(|holder| holder.pods == 0) {
+                self.leave(&key);
+            }
+        }
     }
 
     /// Counts the terms of a placed pod in the domains of its node, which are about to change or have changed.
@@ -179,8 +212,9 @@ impl HeldTerms {
         let terms = terms
             .chain(preferred.map(|(weight, term)| HeldTerm::new(Kind::Preferred(weight), term, own)))
             .collect::<Vec<_>>();
-        let terms = terms.into_iter().map(|term| self.enter(term, topology)).collect();
+        let terms: Vec<_> = terms.into_iter().map(|term| self.enter(term, topology)).collect();
         self.made += 1;
+        self.used += terms.len();
         self.holders.insert(key, Holder { terms, pods: 1 });
     }
 
@@ -280,6 +314,7 @@ impl HeldTerms {
     pub fn namespace_changed(&mut self, name: &str) {
         if let Some(matched) = self.matched.remove(name) {
             self.matched_count -= matched.len();
+            self.matched_ids -= matched.values().map(|matched| matched.terms.len()).sum::<usize>();
         }
     }
 
@@ -290,8 +325,9 @@ impl HeldTerms {
 
     /// Forgets terms that no pod has.
     fn sweep(&mut self) {
-        self.made = 0;
+        (self.made, self.ended) = (0, 0);
         self.holders.retain(|_, holder| holder.pods > 0);
+        self.used = self.holders.values().map(|holder| holder.terms.len()).sum();
         let mut used: Vec<HeldId> = self.holders.values().flat_map(|holder| &holder.terms).copied().collect();
         used.sort_unstable();
         used.dedup();
@@ -307,7 +343,7 @@ impl HeldTerms {
     /// Forgets what was prepared for attempts.
     pub fn clear_cache(&mut self) {
         self.matched.clear();
-        self.matched_count = 0;
+        (self.matched_count, self.matched_ids) = (0, 0);
         self.exposures.clear();
         self.by_list.clear();
         self.terms.values_mut().for_each(|held| held.exposures.clear());
@@ -317,15 +353,18 @@ impl HeldTerms {
         let list = self.matching(pod, namespaces);
         let known = self.matched.get_mut(pod.namespace()).and_then(|by| by.get_mut(pod.labels()));
         if let Some(matched) = known {
+            self.matched_ids += list.len() - matched.terms.len();
             matched.terms = Arc::clone(&list);
             matched.next = self.next;
             return list;
         }
-        if self.matched_count >= limits::MATCHED_TERMS {
+        let is_full = self.matched_ids + list.len() > limits::MATCHED_IDS;
+        if is_full || self.matched_count >= limits::MATCHED_TERMS {
             self.matched.clear();
-            self.matched_count = 0;
+            (self.matched_count, self.matched_ids) = (0, 0);
         }
         self.matched_count += 1;
+        self.matched_ids += list.len();
         let matched = Matched { terms: Arc::clone(&list), next: self.next };
         let by_labels = self.matched.entry(Arc::clone(pod.shared_namespace())).or_default();
         by_labels.insert(pod.shared_labels(), matched);

@@ -45,6 +45,8 @@ pub struct Terms {
     held: HeldTerms,
     partitions: Partitions,
     in_trial: bool,
+    /// Number of topology keys at which those without a placed pod are dropped.
+    most_keys: usize,
 }
 
 impl Terms {
@@ -72,6 +74,19 @@ impl Terms {
         }
     }
 
+    /// Returns the numbers of groups of pods, holders, held terms and topology keys, and of the remembered matches.
+    #[cfg(test)]
+    pub fn sizes(&self) -> [usize; 5] {
+        let (holders, terms, matched) = self.held.sizes();
+        [self.counts.groups(), holders, terms, self.topology.len(), matched]
+    }
+
+    /// Returns the number of topology keys whose domains take memory for each node.
+    #[cfg(test)]
+    pub fn columns(&self) -> usize {
+        self.topology.columns()
+    }
+
     /// Begins a trial, whose placements are undone before it ends.
     pub(super) fn begin_trial(&mut self) {
         self.in_trial = true;
@@ -85,7 +100,10 @@ impl Terms {
 
     /// Keeps the domains of a topology key.
     pub fn register_key(&mut self, name: &Arc<str>) {
-        if self.topology.len() >= limits::TOPOLOGY_KEYS {
+        if self.topology.knows(name) {
+            return;
+        }
+        if self.topology.len() >= self.most_keys.max(limits::TOPOLOGY_KEYS) {
             // Indexes of earlier attempts may have keys that no placed pod has.
             self.partitions.clear();
             self.held.clear_cache();
@@ -93,6 +111,8 @@ impl Terms {
             used.sort_unstable();
             used.dedup();
             self.topology.retain(|name| used.binary_search(name).is_ok());
+            // Whoever has placed pods with many keys does not make others lose theirs each time.
+            self.most_keys = 2 * self.topology.len();
         }
         self.topology.add(name);
     }

@@ -47,18 +47,28 @@ impl Owners {
     /// Sets the selector of a Service; `None` if it has none or is gone.
     pub fn set_service(&mut self, namespace: &str, name: &str, selector: Option<Labels>) {
         replace(&mut self.entry(namespace).services, name.to_owned(), selector);
+        self.forget_empty(namespace);
     }
 
     /// Sets the selector of a ReplicationController; `None` if it is gone.
     pub fn set_replication_controller(&mut self, namespace: &str, name: &str, selector: Option<Labels>) {
         let owner = (Owner::ReplicationController, name.to_owned());
         replace(&mut self.entry(namespace).controllers, owner, selector.map(Controlled::Labels));
+        self.forget_empty(namespace);
     }
 
     /// Sets the selector of a controller; `None` if it is gone.
     pub fn set_controller(&mut self, owner: Owner, namespace: &str, name: &str, selector: Option<Selector>) {
         let owner = (owner, name.to_owned());
         replace(&mut self.entry(namespace).controllers, owner, selector.map(Controlled::Selector));
+        self.forget_empty(namespace);
+    }
+
+    fn forget_empty(&mut self, namespace: &str) {
+        let is_empty = |known: &InNamespace| known.services.is_empty() && known.controllers.is_empty();
+        if self.namespaces.get(namespace).is_some_and(is_empty) {
+            self.namespaces.remove(namespace);
+        }
     }
 
     fn entry(&mut self, namespace: &str) -> &mut InNamespace {

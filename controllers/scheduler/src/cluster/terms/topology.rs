@@ -1,7 +1,7 @@
 //! Domains of the nodes by topology key.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{ChangeLog, NodeFacts, NodeId};
@@ -23,6 +23,12 @@ pub struct Key {
     domains: Vec<(Arc<str>, u32)>,
     /// Domains without nodes, for other values.
     free: Vec<u32>,
+}
+
+impl Default for Key {
+    fn default() -> Self {
+        Self::new("", &[])
+    }
 }
 
 impl Key {
@@ -110,6 +116,10 @@ pub struct Topology {
     /// By index of the node; `None` if its object does not exist.
     facts: Vec<Option<Arc<NodeFacts>>>,
     keys: BTreeMap<Arc<str>, Key>,
+    /// Keys in use that no node has a label of. A tenant chooses them, so they take no column.
+    absent: BTreeSet<Arc<str>>,
+    /// The domains of each of these.
+    nowhere: Key,
     /// Changes of nodes themselves, without those of their pods.
     log: ChangeLog,
 }
@@ -139,25 +149,42 @@ impl Topology {
     }
 
     pub fn len(&self) -> usize {
+        self.keys.len() + self.absent.len()
+    }
+
+    #[cfg(test)]
+    pub fn columns(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Returns `true` if the domains of a key are kept.
+    pub fn knows(&self, name: &str) -> bool {
+        self.keys.contains_key(name) || self.absent.contains(name)
     }
 
     /// Keeps the domains of a key from now on.
     pub fn add(&mut self, name: &Arc<str>) {
-        if !self.keys.contains_key(name) {
+        if self.knows(name) {
+            return;
+        }
+        if self.facts.iter().flatten().any(|facts| facts.labels.contains_key(&**name)) {
             self.keys.insert(Arc::clone(name), Key::new(name, &self.facts));
+        } else {
+            self.absent.insert(Arc::clone(name));
         }
     }
 
     /// Drops the keys for which `is_used` returns `false`.
     pub fn retain(&mut self, mut is_used: impl FnMut(&Arc<str>) -> bool) {
         self.keys.retain(|name, _| is_used(name));
+        self.absent.retain(is_used);
     }
 
     /// Returns the domains of a key.
     pub fn key(&self, name: &str) -> Cow<'_, Key> {
         match self.keys.get(name) {
             Some(key) => Cow::Borrowed(key),
+            None if self.absent.contains(name) => Cow::Borrowed(&self.nowhere),
             None => Cow::Owned(Key::new(name, &self.facts)),
         }
     }
@@ -183,6 +210,29 @@ impl Topology {
         if moved {
             for (name, key) in &mut self.keys {
                 key.set(name, id, facts.map(Arc::as_ref));
+            }
+            // No label has this name.
+            self.nowhere.set("", id, facts.map(Arc::as_ref));
+            self.sort(facts.map(Arc::as_ref));
+        }
+    }
+
+    /// Gives columns to the keys that have come with a node, and takes them from those that no node has any more.
+    fn sort(&mut self, facts: Option<&NodeFacts>) {
+        let gone: Vec<Arc<str>> = self
+            .keys
+            .iter()
+            .filter(|(_, key)| key.by_value.is_empty())
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in gone {
+            self.keys.remove(&name);
+            self.absent.insert(name);
+        }
+        for label in facts.into_iter().flat_map(|facts| facts.labels.keys()) {
+            if let Some(name) = self.absent.take(label.as_str()) {
+                let key = Key::new(&name, &self.facts);
+                self.keys.insert(name, key);
             }
         }
     }

@@ -1,11 +1,10 @@
-//! Random objects of any message, in the normal form that the decoder gives.
+//! Random objects of any message, in the normal form that decoders give: for tests of what reads and writes them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::messages::{Field, Kind, Message, Shape};
-use apiserver_meta::time;
+use crate::table::{Field, Kind, Message, Shape, at};
 
 /// Makes objects at random, the same ones from the same seed.
 pub struct Random {
@@ -19,10 +18,12 @@ pub struct Random {
 }
 
 impl Random {
+    /// Makes the source of a seed, with so many of 8 optional fields present.
     pub fn new(seed: u64, density: u64) -> Self {
         Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, serial: 0, density, left: 3000 }
     }
 
+    /// Returns a number below a limit.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -43,8 +44,8 @@ impl Random {
     pub fn object(&mut self, message: Message, depth: usize) -> Map<String, Value> {
         let mut object = Map::new();
         for field in message.fields() {
-            if field.name().is_empty() {
-                object.extend(self.object(field.kind.message().unwrap(), depth));
+            if let ("", Kind::Message(inner)) = (field.name(), field.kind) {
+                object.extend(self.object(at(inner), depth));
             } else if let Some(value) = self.field(field, depth) {
                 object.insert(field.name().to_owned(), value);
             }
@@ -78,8 +79,8 @@ impl Random {
 
     /// Makes a value of a field that is not a pointer.
     fn plain(&mut self, field: &Field, depth: usize) -> Option<Value> {
-        if let Kind::Message(_) = field.kind {
-            let object = self.object(field.kind.message().unwrap(), depth.saturating_sub(1));
+        if let Kind::Message(inner) = field.kind {
+            let object = self.object(at(inner), depth.saturating_sub(1));
             return Some(Value::Object(object));
         }
         let value = self.value(field.kind, depth);
@@ -113,16 +114,10 @@ impl Random {
             Kind::Bytes => {
                 STANDARD.encode([0xff, 0, self.below(256) as u8].split_at(if zero { 0 } else { 3 }).0).into()
             }
-            Kind::Message(_) => Value::Object(self.object(kind.message().unwrap(), depth.saturating_sub(1))),
+            Kind::Message(inner) => Value::Object(self.object(at(inner), depth.saturating_sub(1))),
             Kind::Texts => self.texts(0),
-            Kind::Time => {
-                let moment = jiff::Timestamp::from_second(self.below(4_000_000_000) as i64 - 1_000_000_000);
-                time::rfc3339(moment.unwrap()).into()
-            }
-            Kind::MicroTime => {
-                let micros = self.below(4_000_000_000_000_000) as i64 - 1_000_000_000_000_000;
-                time::rfc3339_micro(jiff::Timestamp::from_microsecond(micros).unwrap()).into()
-            }
+            Kind::Time => self.moment(false),
+            Kind::MicroTime => self.moment(true),
             Kind::Quantity => ["0", "100m", "1Gi", "3e6", "-5"][self.below(5) as usize].into(),
             Kind::IntOrString if self.below(2) == 0 => self.value(Kind::Int32, depth),
             Kind::IntOrString => format!("p{}", self.serial()).into(),
@@ -132,18 +127,23 @@ impl Random {
                 2 => json!([false, 2.5]),
                 _ => json!({"f:metadata": {"f:name": {}}}),
             },
-            Kind::SchemaOrList(_) if self.below(2) == 0 => {
-                let schema = kind.message().unwrap();
-                (0..1 + self.below(2))
-                    .map(|_| Value::Object(self.object(schema, depth.saturating_sub(1))))
-                    .collect()
-            }
+            Kind::SchemaOrList(inner) if self.below(2) == 0 => (0..1 + self.below(2))
+                .map(|_| Value::Object(self.object(at(inner), depth.saturating_sub(1))))
+                .collect(),
             Kind::SchemaOrTexts(_) if self.below(2) == 0 => self.texts(1),
             Kind::SchemaOrFlag(_) if self.below(2) == 0 => (self.below(2) == 1).into(),
-            Kind::SchemaOrList(_) | Kind::SchemaOrFlag(_) | Kind::SchemaOrTexts(_) => {
-                Value::Object(self.object(kind.message().unwrap(), depth.saturating_sub(1)))
+            Kind::SchemaOrList(inner) | Kind::SchemaOrFlag(inner) | Kind::SchemaOrTexts(inner) => {
+                Value::Object(self.object(at(inner), depth.saturating_sub(1)))
             }
         }
+    }
+
+    /// Makes a moment between 1938 and 2065.
+    fn moment(&mut self, micro: bool) -> Value {
+        let micros = self.below(4_000_000_000_000_000) as i64 - 1_000_000_000_000_000;
+        let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
+        let format = if micro { "%Y-%m-%dT%H:%M:%S.%6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
+        moment.strftime(format).to_string().into()
     }
 
     fn texts(&mut self, least: u64) -> Value {

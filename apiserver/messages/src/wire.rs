@@ -1,15 +1,44 @@
 //! Tags, varints and lengths. Written from the end to the beginning, so that the length of a message
 //! is known when its head is written; read from the beginning.
 
-use super::decode::Malformed;
-use crate::limits::GROUP_DEPTH;
+use crate::limits::{GROUP_DEPTH, MESSAGE_VALUES};
 
-pub(super) const VARINT: u8 = 0;
-pub(super) const FIXED64: u8 = 1;
-pub(super) const BYTES: u8 = 2;
+/// Type of numbers on the wire.
+pub const VARINT: u8 = 0;
+/// Type of doubles on the wire.
+pub const FIXED64: u8 = 1;
+/// Type of everything that has a length.
+pub const BYTES: u8 = 2;
 const GROUP: u8 = 3;
 const GROUP_END: u8 = 4;
 const FIXED32: u8 = 5;
+
+/// The fault of the bytes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("it does not begin with the bytes of a Kubernetes object")]
+    Magic,
+    #[error("it ends early")]
+    Short,
+    #[error("it is nested too deeply")]
+    Deep,
+    #[error("it holds more than {MESSAGE_VALUES} values")]
+    Large,
+    #[error("a text is not UTF-8")]
+    Text,
+    #[error("an embedded object is not JSON")]
+    Json,
+    /// With the field's number.
+    #[error("field {0} has an unexpected wire type")]
+    Wire(u64),
+    /// With the field's number. No encoder of Kubernetes does so.
+    #[error("the items of field {0} are not together")]
+    Scattered(u64),
+    #[error("no kind {kind} is known in {api_version}")]
+    Kind { api_version: String, kind: String },
+    #[error("its content is {0}, not protobuf")]
+    Content(String),
+}
 
 /// Room that a fresh buffer gets.
 const ROOM: usize = 1024;
@@ -116,7 +145,7 @@ impl Backward {
 
 /// One value as it is on the wire.
 #[derive(Clone, Copy)]
-pub(super) enum Wire<'a> {
+pub enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -125,14 +154,18 @@ pub(super) enum Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    pub(super) fn bytes(self, number: u64) -> Result<&'a [u8], Malformed> {
+    /// Returns the bytes of the field of that number.
+    #[inline]
+    pub fn bytes(self, number: u64) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             _ => Err(Malformed::Wire(number)),
         }
     }
 
-    pub(super) fn varint(self, number: u64) -> Result<u64, Malformed> {
+    /// Returns the number that the field of that number has.
+    #[inline]
+    pub fn varint(self, number: u64) -> Result<u64, Malformed> {
         match self {
             Self::Varint(value) => Ok(value),
             _ => Err(Malformed::Wire(number)),
@@ -142,11 +175,34 @@ impl<'a> Wire<'a> {
 
 /// The fields of a message, one after the other.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// The next field: its number and value.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
+    #[inline]
+    pub fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
+        // Most tags and lengths take one byte.
+        if let [tag @ ..0x80, value @ ..0x80, rest @ ..] = self.0
+            && *tag >= 8
+        {
+            let number = u64::from(tag >> 3);
+            match tag & 7 {
+                BYTES if usize::from(*value) <= rest.len() => {
+                    let (bytes, rest) = rest.split_at(usize::from(*value));
+                    self.0 = rest;
+                    return Ok(Some((number, Wire::Bytes(bytes))));
+                }
+                VARINT => {
+                    self.0 = rest;
+                    return Ok(Some((number, Wire::Varint(u64::from(*value)))));
+                }
+                _ => {}
+            }
+        }
+        self.any_field()
+    }
+
+    fn any_field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -193,7 +249,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number without a tag.
-    pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
+    pub fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let (&byte, rest) = self.0.split_first().ok_or(Malformed::Short)?;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
-use super::api::{Answer, FakeApi, Target, target, whole};
+use crate::api::{Answer, FakeApi, Target, target, whole};
 
 /// Outcome of a request in place of its answer, and of watches that are open when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,6 +5,7 @@
 struct Name(u32, u8);
 
 impl Name {
+    #[inline]
     fn text(self) -> &'static str {
         let start = self.0 as usize;
         &NAMES[start..start + usize::from(self.1)]
@@ -72,6 +73,8 @@ struct RawMessage {
     reordered: bool,
     /// True if its objects contain their type.
     typed: bool,
+    /// Fields, by their place on the wire, that JSON has with their zero if they were not set.
+    implied: u64,
 }
 
 /// A field as JSON has it. By name.
@@ -101,6 +104,7 @@ pub struct Field {
 
 impl Field {
     /// Returns its name in JSON; empty if the fields of its message are inlined in the parent.
+    #[inline]
     pub fn name(&self) -> &'static str {
         self.name.text()
     }
@@ -109,6 +113,42 @@ impl Field {
     /// types of the language.
     pub fn go_type(&self) -> Option<&'static str> {
         Some(self.go_type.text()).filter(|name| !name.is_empty())
+    }
+}
+
+/// The JSON for a field that was not set.
+pub enum Absent {
+    Nothing,
+    /// A list, a map or bytes that are nil, a time that is zero, a pointer.
+    Null,
+    /// The text of a scalar's zero.
+    Zero(&'static str),
+    /// A struct, with its own implied fields.
+    Object(Message),
+}
+
+impl Field {
+    /// Returns the JSON for the field if it was not set: structs, which `omitempty` does not leave out, and fields
+    /// without `omitempty` are always there. Clients with types of their own refuse an object without them.
+    pub fn absent(&self) -> Absent {
+        let always = |absent| if self.always { absent } else { Absent::Nothing };
+        match (self.shape, self.kind) {
+            _ if self.pointer => always(Absent::Null),
+            (Shape::List | Shape::Map, _) => always(Absent::Null),
+            (Shape::One, Kind::Message(inner)) => Absent::Object(at(inner)),
+            (Shape::One, Kind::Quantity) => Absent::Zero("\"0\""),
+            (Shape::One, Kind::IntOrString) => Absent::Zero("0"),
+            // The one struct with `omitzero`.
+            (Shape::One, Kind::Time) if self.name() == "creationTimestamp" => Absent::Nothing,
+            (Shape::One, Kind::Time | Kind::MicroTime | Kind::Raw) => Absent::Null,
+            (Shape::One, Kind::Bytes | Kind::Texts) => always(Absent::Null),
+            (Shape::One, Kind::Text) => always(Absent::Zero("\"\"")),
+            (Shape::One, Kind::Flag) => always(Absent::Zero("false")),
+            (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double) => always(Absent::Zero("0")),
+            (Shape::One, Kind::SchemaOrList(_) | Kind::SchemaOrFlag(_) | Kind::SchemaOrTexts(_)) => {
+                Absent::Nothing
+            }
+        }
     }
 }
 
@@ -131,8 +171,13 @@ impl Message {
     }
 
     /// `true` if JSON has the fields in another order than that of their numbers.
-    pub(super) fn is_reordered(self) -> bool {
+    pub fn is_reordered(self) -> bool {
         self.0.reordered
+    }
+
+    /// Returns a bit for each of [`Message::fields`] that JSON has with its zero if it was not set.
+    pub(crate) fn implied(self) -> u64 {
+        self.0.implied
     }
 
     /// Returns `true` if its objects have `kind` and `apiVersion`, which are not fields of the message.
@@ -201,5 +246,21 @@ pub fn of_kind(api_version: &str, kind: &str) -> Option<Message> {
         // Nothing else of that version is left.
         "Eviction" if api_version == "policy/v1beta1" => find("policy/v1"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn implied_fields_are_those_whose_absence_is_a_zero_or_a_struct() {
+        for message in messages() {
+            let fields = message.fields();
+            let found = fields.iter().enumerate().map(|(place, field)| {
+                u64::from(matches!(field.absent(), Absent::Zero(_) | Absent::Object(_))) << place
+            });
+            assert_eq!(message.implied(), found.sum::<u64>(), "{}", message.name());
+        }
     }
 }

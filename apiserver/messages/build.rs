@@ -1,8 +1,22 @@
-//! Writes the messages of the protobuf encoding as static arrays of integers, as `graph` does it for
-//! types. The source is `data/protobuf.txt`; a line that is not understood stops the build.
+//! Writes the messages of the protobuf encoding as static arrays of integers. The source is `data/protobuf.txt`; a line
+//! that is not understood stops the build.
+
+// Cargo reads what a build script prints.
+#![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=data/protobuf.txt");
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let table = root.join("data/protobuf.txt");
+    let table = std::fs::read_to_string(&table).unwrap_or_else(|e| panic!("{}: {e}", table.display()));
+    std::fs::write(out.join("messages.rs"), source(&table)).expect("OUT_DIR is writable");
+}
 
 struct Message<'a> {
     /// `core/v1.Pod`
@@ -52,8 +66,8 @@ impl Names {
     }
 }
 
-/// Returns the source of the statics that `src/messages.rs` includes.
-pub fn source(table: &str) -> String {
+/// Returns the source of the statics that `src/table.rs` includes.
+fn source(table: &str) -> String {
     let messages = parse(table);
     let index: BTreeMap<&str, usize> =
         messages.iter().enumerate().map(|(i, m)| (m.name.as_str(), i)).collect();
@@ -72,10 +86,11 @@ pub fn source(table: &str) -> String {
         }
         rows.push(format!(
             "RawMessage{{name:{name},start:{start},count:{count},members:{of},member_count:{},reordered:{},\
-             typed:{}}}",
+             typed:{},implied:{}}}",
             members.len() - of,
             !message.fields.is_sorted_by_key(|field| field.place),
             message.kind.is_some(),
+            implied(message),
         ));
         for field in &message.fields {
             let (name, go_type) = (names.intern(field.name), names.intern(field.go_type));
@@ -105,8 +120,22 @@ pub fn source(table: &str) -> String {
         writeln!(out, "static {name}: [{ty}; {}] = [\n{}\n];", rows.len(), rows.join(",\n"))
             .expect("writing to a string");
     }
+    let managed = index["meta/v1.ManagedFieldsEntry"];
+    writeln!(out, "pub(crate) const MANAGED_FIELDS: Kind = Kind::Message({managed});")
+        .expect("writing to a string");
     writeln!(out, "static NAMES: &str = {:?};", names.text).expect("writing to a string");
     out
+}
+
+/// A bit for each field that JSON has with its zero if it was not set; `Field::absent` says why.
+fn implied(message: &Message<'_>) -> u64 {
+    assert!(message.fields.len() <= 64, "{} has more fields than there are bits", message.name);
+    let is_implied = |field: &Field<'_>| match field.letter {
+        _ if field.pointer || field.shape != "One" => false,
+        'm' | 'q' | 'o' => true,
+        letter => field.always && matches!(letter, 's' | 'b' | 'i' | 'l' | 'f'),
+    };
+    message.fields.iter().enumerate().map(|(place, field)| u64::from(is_implied(field)) << place).sum()
 }
 
 /// The fields of a message in JSON, in their order there.

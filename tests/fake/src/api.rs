@@ -18,52 +18,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::at;
-use super::merge::{apply, merge};
-use super::scale::{scale_of, set_scale};
+use crate::at;
+use crate::kinds::{KINDS, UNLISTED, discovery};
+use crate::merge::{apply, merge};
+use crate::scale::{scale_of, set_scale};
 
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
-
-/// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: &[(&str, &str, &str, bool)] = &[
-    ("v1", "pods", "Pod", true),
-    ("v1", "services", "Service", true),
-    ("v1", "endpoints", "Endpoints", true),
-    ("v1", "configmaps", "ConfigMap", true),
-    ("v1", "secrets", "Secret", true),
-    ("v1", "serviceaccounts", "ServiceAccount", true),
-    ("v1", "replicationcontrollers", "ReplicationController", true),
-    ("v1", "resourcequotas", "ResourceQuota", true),
-    ("v1", "namespaces", "Namespace", false),
-    ("v1", "nodes", "Node", false),
-    ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
-    ("v1", "persistentvolumes", "PersistentVolume", false),
-    ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", false),
-    ("apps/v1", "daemonsets", "DaemonSet", true),
-    ("apps/v1", "deployments", "Deployment", true),
-    ("apps/v1", "replicasets", "ReplicaSet", true),
-    ("apps/v1", "statefulsets", "StatefulSet", true),
-    ("apps/v1", "controllerrevisions", "ControllerRevision", true),
-    ("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", true),
-    ("batch/v1", "cronjobs", "CronJob", true),
-    ("batch/v1", "jobs", "Job", true),
-    ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),
-    ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
-    ("coordination.k8s.io/v1", "leases", "Lease", true),
-    ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
-    ("example.com/v1", "gamesets", "GameSet", true),
-    ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", true),
-    ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", false),
-    ("resource.k8s.io/v1", "resourceclaims", "ResourceClaim", true),
-    ("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate", true),
-    ("resource.k8s.io/v1", "resourceslices", "ResourceSlice", false),
-    ("resource.k8s.io/v1beta2", "devicetaintrules", "DeviceTaintRule", false),
-    ("resource.k8s.io/v1alpha3", "resourcepoolstatusrequests", "ResourcePoolStatusRequest", false),
-    ("storage.k8s.io/v1", "csidrivers", "CSIDriver", false),
-    ("storage.k8s.io/v1", "storageclasses", "StorageClass", false),
-    ("storage.k8s.io/v1", "volumeattachments", "VolumeAttachment", false),
-    ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
-];
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 #[derive(Default)]
 struct State {
@@ -104,11 +64,17 @@ struct Refused(u16, &'static str);
 
 /// Resource that a request refers to.
 #[derive(Default)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub plural: String,
     pub namespace: String,
     pub name: String,
     pub subresource: String,
+}
+
+impl Default for FakeApi {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl FakeApi {
@@ -204,7 +170,7 @@ impl FakeApi {
         self.state.lock().unwrap().lags.insert(plural.to_owned(), lag);
     }
 
-    pub(super) async fn answer(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
@@ -236,6 +202,12 @@ impl FakeApi {
         let target = target(&path);
         let media = parts.headers.get(http::header::CONTENT_TYPE);
         let is_apply = media.is_some_and(|media| media.as_bytes().starts_with(b"application/apply-patch"));
+        if query.contains_key("sendInitialEvents") {
+            // As an API server that does not stream lists: clients list in pages then.
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+                "reason": "Invalid", "message": "sendInitialEvents is forbidden for watch"});
+            return whole(422, &refusal);
+        }
         if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
             return self.watch(target, &query);
         }
@@ -246,6 +218,7 @@ impl FakeApi {
                 state.get(&target).map(|object| scale_of(&object))
             }
             Method::GET => state.get(&target),
+            Method::POST if target.subresource == "binding" => state.bind(&target, &body),
             Method::POST => state.create(&target, body),
             Method::PATCH if is_apply => state.update(&target, |object| apply(object, &body)),
             Method::PATCH => state.update(&target, |object| merge(object, &body)),
@@ -305,7 +278,7 @@ impl FakeApi {
     }
 }
 
-pub(super) fn whole(code: u16, value: &Value) -> Answer {
+pub(crate) fn whole(code: u16, value: &Value) -> Answer {
     let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
     Response::builder().status(code).body(body).unwrap()
 }
@@ -320,7 +293,7 @@ fn is_served(path: &str) -> bool {
     }
 }
 
-pub(super) fn target(path: &str) -> Target {
+pub(crate) fn target(path: &str) -> Target {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.drain(..if parts[0] == "api" { 2 } else { 3 });
     let mut target = Target::default();
@@ -352,51 +325,6 @@ fn is_labelled(object: &Value, selector: &str) -> bool {
     pairs.all(|(label, value)| label.contains(' ') || object["metadata"]["labels"][label] == value)
 }
 
-fn discovery(path: &str) -> Option<Value> {
-    let resources = |group_version: &str| {
-        let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-        let list: Vec<Value> = KINDS
-            .iter()
-            .filter(|(of, ..)| *of == group_version)
-            .map(|(_, plural, kind, namespaced)| {
-                json!({"name": plural, "kind": kind, "namespaced": namespaced, "singularName": "", "verbs": verbs})
-            })
-            .chain((group_version == "example.com/v1").then(|| {
-                json!({"name": "gamesets/scale", "kind": "Scale", "group": "autoscaling", "version": "v1",
-                    "namespaced": true, "singularName": "", "verbs": ["get"]})
-            }))
-            .collect();
-        json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list})
-    };
-    match path {
-        "api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
-        "apis" => {
-            let mut groups: Vec<&str> =
-                KINDS.iter().filter_map(|(of, ..)| of.split_once('/').map(|(g, _)| g)).collect();
-            groups.dedup();
-            let groups: Vec<Value> = groups
-                .iter()
-                .map(|group| {
-                    let of =
-                        |group_version: &&str| group_version.split_once('/').map(|(g, _)| g) == Some(*group);
-                    let mut all: Vec<&str> = KINDS.iter().map(|(of, ..)| *of).filter(of).collect();
-                    all.dedup();
-                    let version =
-                        |of: &&str| json!({"groupVersion": of, "version": of.split_once('/').unwrap().1});
-                    let versions: Vec<Value> = all.iter().map(version).collect();
-                    json!({"name": group, "versions": versions, "preferredVersion": versions[0]})
-                })
-                .collect();
-            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
-        }
-        "api/v1" => Some(resources("v1")),
-        _ => {
-            let group_version = path.strip_prefix("apis/")?;
-            (group_version.split('/').count() == 2).then(|| resources(group_version))
-        }
-    }
-}
-
 impl State {
     fn key(target: &Target) -> (String, String, String) {
         (target.plural.clone(), target.namespace.clone(), target.name.clone())
@@ -424,6 +352,7 @@ impl State {
     fn kind(plural: &str) -> (&'static str, &'static str) {
         KINDS
             .iter()
+            .chain(UNLISTED)
             .find(|(_, of, ..)| *of == plural)
             .map_or(("v1", "Event"), |(version, _, kind, _)| (version, kind))
     }
@@ -465,6 +394,20 @@ impl State {
             object["spec"]["finalizers"] = json!(["kubernetes"]);
         }
         Ok(self.put(key, object, "ADDED"))
+    }
+
+    /// Gives a pod its node, as the API server does: once, and not while the pod is being deleted.
+    fn bind(&mut self, target: &Target, binding: &Value) -> Result<Value, Refused> {
+        let mut pod = self.get(target)?;
+        let (uid, node) = (&binding["metadata"]["uid"], &binding["target"]["name"]);
+        let is_other = !uid.is_null() && *uid != pod["metadata"]["uid"];
+        if is_other || !pod["spec"]["nodeName"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
+            return Err(Refused(409, "Conflict"));
+        }
+        pod["spec"]["nodeName"] = node.clone();
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+        self.put(Self::key(target), pod, "MODIFIED");
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}))
     }
 
     fn put(&mut self, key: (String, String, String), mut object: Value, change: &'static str) -> Value {
