@@ -153,10 +153,15 @@ impl Scheduler {
             };
             self.meter.ended(Stage::PostFilter, status);
         }
+        self.free(pod, &mut diagnosis);
+        self.refused(index, pod, &diagnosis, found);
+    }
+
+    /// Has the claims freed that plugins have found in the way of a pod.
+    pub(super) fn free(&self, pod: &PodInfo, diagnosis: &mut Diagnosis) {
         if !diagnosis.cleanups.is_empty() {
             self.binder.clean(pod, std::mem::take(&mut diagnosis.cleanups));
         }
-        self.refused(index, pod, &diagnosis, found);
     }
 
     /// Preempts pods for a pod that fits nowhere, if some were found, and reports the outcome.
