@@ -99,7 +99,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("apiserver-client", &["apiserver-meta", "apiserver-messages"]),
     ("controllers-runtime", &["apiserver-meta", "apiserver-client"]),
     ("controllers-manager", &["controllers-runtime", "apiserver-meta", "apiserver-client", "apiserver-cel"]),
-    ("controllers-scheduler", &["controllers-runtime", "apiserver-meta", "apiserver-client"]),
+    (
+        "controllers-scheduler",
+        &["controllers-runtime", "apiserver-meta", "apiserver-client", "apiserver-cel"],
+    ),
     ("kubelet-image", &[]),
     ("kubelet-cri", &[]),
     (

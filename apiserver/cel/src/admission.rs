@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock};
 
 use super::types::schema::{Object, named};
-use super::{Env, Ty, compile, estimate};
+use super::{Checked, Env, Ty, compile, estimate};
 use crate::limits::DEVICE_COST;
 use apiserver_structural::{Additional, Checks, Format, Kind, Structural};
 
@@ -140,18 +140,25 @@ fn sized(kind: Kind, size: impl FnOnce(&mut Checks)) -> Structural {
 
 /// Checks a selector of devices.
 pub fn device(source: &str) -> Result<(), Unfit> {
+    let compiled = compile(source, &devices());
+    let (node, checked) = compiled.map_err(|error| Unfit::Invalid(format!("compilation failed: {error}")))?;
+    selects(&checked).map_err(Unfit::Invalid)?;
+    if estimate(&node, &checked) > DEVICE_COST { Err(Unfit::TooComplex) } else { Ok(()) }
+}
+
+/// Returns the names of selectors of devices.
+pub(crate) fn devices() -> Env<'static> {
     let mut env = Env { schema: Some(&DEVICE), ..Env::default() };
     env.variables.extend(object("device", "kubernetes.DRADevice"));
-    let compiled = compile(source, &env);
-    let (node, checked) = compiled.map_err(|error| Unfit::Invalid(format!("compilation failed: {error}")))?;
+    env
+}
+
+/// Checks that a selector of devices gives yes or no, or an attribute that may be either.
+pub(crate) fn selects(checked: &Checked<'_>) -> Result<(), String> {
     match &checked.ty {
-        Ty::Bool | Ty::Dyn => {}
-        other => {
-            let why = format!("must evaluate to bool or the unknown type, not {}", name_of(other));
-            return Err(Unfit::Invalid(why));
-        }
+        Ty::Bool | Ty::Dyn => Ok(()),
+        other => Err(format!("must evaluate to bool or the unknown type, not {}", name_of(other))),
     }
-    if estimate(&node, &checked) > DEVICE_COST { Err(Unfit::TooComplex) } else { Ok(()) }
 }
 
 fn object(name: &str, ty: &str) -> Option<(String, Ty<'static>)> {

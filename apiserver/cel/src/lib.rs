@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `types::declare` is the table of functions, `types::schema` describes objects, and `functions` implements the
-//! functions. `rules` are those of custom resources; `admission` is for admission policies and devices, and `kinds` for
+//! functions. `rules` are those of custom resources; `admission` is for admission policies, `devices` for selectors of devices, and `kinds` for
 //! policies on objects whose kind is known, from the OpenAPI documents that `types::openapi` reads.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -14,6 +14,7 @@ mod admission;
 mod ast;
 mod check;
 mod cost;
+mod devices;
 mod eval;
 pub mod functions;
 mod kinds;
@@ -29,6 +30,7 @@ pub use admission::{Admission, Expected, Policy, Unfit, device, expression};
 pub use ast::Node;
 pub use check::{Checked, Env, check};
 pub use cost::estimate;
+pub use devices::{DeviceAttribute, DeviceSelector, DeviceValue};
 pub use eval::{Fail, evaluate, instantiate};
 pub use kinds::{Params, TypedPolicy};
 pub use lex::{Fault, is_reserved};

@@ -4,6 +4,8 @@
 pub(crate) const EXPRESSION_BYTES: usize = 16 * 1024;
 /// Maximum depth of the tree of an expression; analysis and evaluation recurse.
 pub(crate) const TREE_DEPTH: usize = 200;
+/// Depth up to which a selector is evaluated on the stack of the caller.
+pub(crate) const SMALL_DEPTH: usize = 32;
 /// Maximum nesting of brackets and conditionals; each level takes the parser some ten frames.
 pub(crate) const NESTING: usize = 64;
 /// Stack of the thread that reads expressions: 200 levels of 10 frames, 2 KiB each without optimization, and

@@ -3,6 +3,7 @@
 //! a queue with ordering and back-off, and a loop that binds.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod bind_devices;
 pub mod bind_volumes;
 pub mod cluster;
 pub mod config;

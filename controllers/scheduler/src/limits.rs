@@ -36,6 +36,21 @@ pub const STATUS_ATTEMPTS: usize = 64;
 pub const NOTE: usize = 1024;
 /// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
 pub const FLIGHT_EVENTS: usize = 16_384;
+/// Selectors of devices that are kept compiled.
+pub const SELECTORS: usize = 1024;
+/// Selectors whose answers are remembered for each slice of devices: an answer takes 24 bytes, and a slice has up to 128
+/// devices.
+pub const SLICE_ANSWERS: usize = 32;
+/// Steps of a search for devices that take a millisecond, or less.
+pub const SEARCH_STEPS: u64 = 1000;
+/// Devices and requests that one search can go through: each takes some frames of the stack.
+pub const SEARCH_DEPTH: usize = 512;
+/// Attempts to write a claim that others write at the same time, as in kube-scheduler.
+pub const CLAIM_WRITES: u32 = 5;
+/// Pause between these.
+pub const CLAIM_PAUSE: Duration = Duration::from_millis(10);
+/// Longest wait until a claim that was made for resources of a pod is seen, as in kube-scheduler.
+pub const CLAIM_SEEN: Duration = Duration::from_secs(120);
 /// Updates of a pod that are remembered during its attempt: after more, it is tried again after its back-off.
 pub const OWN_EVENTS: usize = 64;
 /// Selectors whose matching pods are counted by node: at 5,000 nodes, each takes 20 kB.

@@ -100,7 +100,8 @@ impl Pages {
                 return Some(ready(well()));
             }
             let is_known = [METRICS, SLIS, CONFIGZ].contains(&path) || path.starts_with(CHECKS);
-            if !is_known && !(path == RESOURCES && own.resources.is_some()) {
+            let has_resources = path == RESOURCES && own.resources.is_some();
+            if !is_known && !has_resources {
                 return None;
             }
             let (readers, own) = (Arc::clone(&readers), Arc::clone(&own));

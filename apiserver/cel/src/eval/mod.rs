@@ -37,17 +37,19 @@ type Evaluated = Result<Cel, Fail>;
 
 /// Evaluates an expression at a cost of at most `limit`. Also returns the cost.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
-    let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run = Run {
-        variables,
-        spent: 0,
-        limit,
-        free: false,
-        constants: BTreeMap::new(),
-        effort: Effort::default(),
-    };
+    let mut run = Run::new(variables, limit, &[]);
     let given = run.node(node);
     (given, run.spent)
+}
+
+/// Evaluates an expression at a cost of at most `limit`. Each key that an `open` map does not have leads to an empty map.
+pub(crate) fn evaluate_open(
+    node: &Node,
+    variables: &[(&str, Cel)],
+    limit: u64,
+    open: &[Values],
+) -> Evaluated {
+    Run::new(variables, limit, open).node(node)
 }
 
 /// Evaluates the expressions that are made of constants alone, as is done before everything else; the error
@@ -62,6 +64,9 @@ pub fn instantiate(node: &Node) -> Result<(), String> {
     node.children().into_iter().try_for_each(instantiate)
 }
 
+/// The entries of a map.
+type Values = Arc<HashMap<Key, Cel>>;
+
 struct Run<'e> {
     variables: Vec<(&'e str, Cel)>,
     spent: u64,
@@ -72,9 +77,43 @@ struct Run<'e> {
     constants: BTreeMap<usize, Cel>,
     /// The work that CEL's costs do not count but that must be bounded too.
     effort: Effort,
+    open: &'e [Values],
 }
 
 impl<'e> Run<'e> {
+    fn new(variables: &[(&'e str, Cel)], limit: u64, open: &'e [Values]) -> Self {
+        Self {
+            variables: variables.iter().map(|(name, value)| (*name, value.clone())).collect(),
+            spent: 0,
+            limit,
+            free: false,
+            constants: BTreeMap::new(),
+            effort: Effort::default(),
+            open,
+        }
+    }
+
+    /// Returns what an open map has for a key that it does not have; `None` for other maps.
+    fn default_of(&self, map: &Map) -> Option<Cel> {
+        let is_open = self.open.iter().any(|open| Arc::ptr_eq(open, &map.map));
+        is_open.then(|| Cel::Map(Map { map: Arc::default() }))
+    }
+
+    /// Returns what an index finds in an open map that does not have it; `None` if it is to be looked up.
+    fn opened_index(&self, name: &str, args: &[Cel]) -> Option<Cel> {
+        let [container, at] = args else { return None };
+        if self.open.is_empty() || !matches!(name, "_[_]" | "_[?_]") {
+            return None;
+        }
+        let is_optional = name == "_[?_]" || opened(container).is_some();
+        let Cel::Map(map) = opened(container).unwrap_or(Some(container))? else { return None };
+        if map.get(&key(at).ok()?).is_some() {
+            return None;
+        }
+        let value = self.default_of(map)?;
+        Some(if is_optional { optional(Some(value)) } else { value })
+    }
+
     fn spend(&mut self, cost: u64) -> Result<(), Fail> {
         if !self.free {
             self.spent = self.spent.saturating_add(cost);
@@ -169,6 +208,7 @@ impl<'e> Run<'e> {
         };
         let Cel::Map(map) = target else { return Err(no_overload().into()) };
         let found = map.map.get(&Key::String(Arc::new(select.field.clone()))).cloned();
+        let found = found.or_else(|| self.default_of(map));
         if select.test {
             return Ok(Cel::Bool(found.is_some()));
         }
@@ -230,9 +270,9 @@ impl<'e> Run<'e> {
         let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
         let before = if membership { Some(0) } else { cost_before(name, &args) };
         self.spend(before.unwrap_or(0))?;
-        let given = match operator(name, &args) {
-            Some(given) => given,
-            None => functions::call(name, target.is_some(), &args),
+        let given = match self.opened_index(name, &args) {
+            Some(empty) => Ok(empty),
+            None => operator(name, &args).unwrap_or_else(|| functions::call(name, target.is_some(), &args)),
         };
         let given = given.map_err(Fail::Error)?;
         self.effort.of_result(name, &args, &given)?;

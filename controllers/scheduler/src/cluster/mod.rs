@@ -176,7 +176,6 @@ impl Cluster {
         self.nodes[id.index()].add_pod(pod);
         self.terms.placed(pod, id);
         self.storage.placed(pod, id);
-        self.devices.placed(pod, id);
         self.places.insert(pod.uid.clone(), id);
         self.log.push(id);
     }
@@ -188,7 +187,6 @@ impl Cluster {
         let pod = self.nodes[id.index()].remove_pod(pod)?;
         self.terms.removed(&pod, id);
         self.storage.removed(&pod, id);
-        self.devices.removed(&pod, id);
         Some(pod)
     }
 

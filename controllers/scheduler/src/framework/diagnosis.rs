@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::plugin::{Code, Refusal};
+use super::plugin::{Cleanup, Code, Refusal};
 use crate::cluster::NodeId;
 
 /// No node is feasible. Prints as kube-scheduler writes it into the event `FailedScheduling` and the condition of the pod:
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diagnosis {
     /// Number of nodes.
     pub nodes: usize,
@@ -24,6 +24,8 @@ pub struct Diagnosis {
     pub pending: BTreeSet<&'static str>,
     /// Findings of PostFilter for a pod that fits nowhere; none if pods are preempted for it.
     pub post_filter: Vec<String>,
+    /// Writes that PostFilter asks for.
+    pub cleanups: Vec<Cleanup>,
     /// An error beside the plugins, such as that of an extender, for which the attempt is repeated after a pause.
     pub error: Option<String>,
 }

@@ -22,7 +22,8 @@ pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
 pub use self::plugin::{
-    Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, PreemptionArgs, Refusal,
+    Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,
+    PreemptionArgs, Refusal,
 };
 pub use self::profile::{Profile, Sampling};
 pub use self::view::Views;

@@ -4,8 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::diagnosis::Diagnosis;
 use super::event::{Change, Event, Hint};
 use super::meter::Status;
+use crate::cluster::devices::DevicePlan;
 use crate::cluster::storage::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::pod::{PodInfo, PodSpec};
@@ -139,6 +143,24 @@ impl fmt::Debug for NodeScore<'_> {
 #[derive(Clone, Debug)]
 pub enum PreBind {
     Volumes(Box<VolumePlan>),
+    Devices(Box<DevicePlan>),
+}
+
+/// The finding of a plugin about a pod that fits nowhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    pub message: &'static str,
+    /// The write after which a later attempt may succeed.
+    pub cleanup: Option<Cleanup>,
+}
+
+/// A write that frees what is in the way of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cleanup {
+    /// Takes the devices from a claim that nobody uses.
+    Deallocate(Arc<ResourceClaim>),
+    /// Deletes a claim that an earlier attempt has made.
+    Delete(Arc<ResourceClaim>),
 }
 
 /// Bounds on the nodes that are tried out (`DefaultPreemptionArgs`).
@@ -219,8 +241,8 @@ pub trait Plugin: Send + Sync {
     /// Undoes [`Self::reserve`]. May be called for what was not reserved.
     fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
 
-    /// Returns what is added to the message of a pod that fits nowhere (PostFilter).
-    fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster) -> Option<&'static str> {
+    /// Returns what is added to the message of a pod that fits nowhere, and what is to be written for it (PostFilter).
+    fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster, _diagnosis: &Diagnosis) -> Option<Finding> {
         None
     }
 

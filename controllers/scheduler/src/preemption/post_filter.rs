@@ -31,13 +31,14 @@ pub fn post_filter_by(
     let mut messages = Vec::new();
     for &index in &profile.post_filter {
         let plugin = profile.plugin(index);
-        if let Some(message) = plugin.post_filter(pod, cluster) {
+        if let Some(finding) = plugin.post_filter(pod, cluster, diagnosis) {
             if !has_prepared(profile, index, diagnosis) {
                 // kube-scheduler's plugins lack what PreFilter leaves for them then, say so, and end the search.
                 messages.push("not found".to_owned());
                 break;
             }
-            messages.push(message.to_owned());
+            messages.push(finding.message.to_owned());
+            diagnosis.cleanups.extend(finding.cleanup);
         }
         if let Some(args) = plugin.preemption() {
             let found = preempt(profile, pod, cluster, diagnosis, (args, random), choose);

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::time::Instant;
 
 use super::Scheduler;
@@ -35,6 +37,12 @@ impl Scheduler {
             Update::Binding(pod, outcome) => self.bound(&pod, outcome),
             Update::Consulted(number, answer) => self.consulted(number, answer),
             Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
+            Update::Written(claim) => self.claim_written(claim),
+            Update::Retry(uid) => self.queue.activate([&uid], &self.cluster, Instant::now()),
+            Update::DevicesListed => {
+                self.cluster.devices.are_awaited = false;
+                self.wake(Event::new(Resource::ResourceSlice, Actions::ADD), &Change::Other);
+            }
         }
     }
 
@@ -144,6 +152,7 @@ impl Scheduler {
 
     /// Applies the outcome of a binding.
     fn bound(&mut self, pod: &Arc<PodInfo>, outcome: Outcome) {
+        self.cluster.devices.settle(pod);
         // Without an entry, the cache has shown the pod bound or gone meanwhile.
         if !self.binding.contains_key(&pod.uid) {
             return;
@@ -180,6 +189,15 @@ impl Scheduler {
         }
     }
 
+    /// Applies a claim that this process has written, unless something newer is known of it.
+    fn claim_written(&mut self, claim: Arc<ResourceClaim>) {
+        let key = ObjectKey::of(claim.as_ref());
+        let known = self.cluster.devices.claim(&key);
+        if known.is_some_and(|known| known.metadata.uid == claim.metadata.uid) {
+            self.apply_fact(Fact::DeviceClaim(key, Some(claim)));
+        }
+    }
+
     fn apply_fact(&mut self, fact: Fact) {
         match fact {
             Fact::Budget(key, budget) => self.cluster.budgets.set(key, budget),
@@ -196,6 +214,7 @@ impl Scheduler {
             Fact::StatefulSet(key, new) => {
                 self.cluster.set_controller(Owner::StatefulSet, &key.namespace, &key.name, selector(new));
             }
+            Fact::DeviceClaim(_, Some(new)) if self.cluster.devices.is_outdated(&new) => {}
             Fact::DeviceClaim(key, new) => {
                 let old = self.cluster.devices.set_claim(&key, new.clone());
                 self.changed(Resource::ResourceClaim, old.as_ref(), new.as_ref(), Change::ResourceClaim);
@@ -207,6 +226,10 @@ impl Scheduler {
                     None => self.cluster.device_classes.remove(&key.name),
                 }
                 self.changed(Resource::DeviceClass, old.as_ref(), new.as_ref(), Change::DeviceClass);
+            }
+            Fact::DeviceSlice(key, new) => {
+                let old = self.cluster.devices.set_slice(&key.name, new.clone());
+                self.changed(Resource::ResourceSlice, old.as_ref(), new.as_ref(), Change::ResourceSlice);
             }
         }
     }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Informers, Recorder};
+use apiserver_client::{Informers, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
@@ -14,8 +16,9 @@ use tracing::{debug, info, warn};
 use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
 use super::report::Conditions;
+use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
-use crate::framework::{Code, PreBind, Stage, Status};
+use crate::framework::{Cleanup, Code, PreBind, Stage, Status};
 use crate::limits;
 use crate::metrics::{Metrics, Placement};
 use crate::pod::PodInfo;
@@ -46,6 +49,7 @@ pub(super) struct Binder {
     /// Bounds the requests in flight; others wait in their tasks.
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
+    devices: DeviceBinder,
     pub conditions: Conditions,
     metrics: Metrics,
 }
@@ -63,10 +67,17 @@ pub(super) struct Placed {
 }
 
 impl Binder {
-    pub fn new(client: Client, updates: Updates, informers: &Informers, metrics: Metrics) -> Self {
+    pub fn new(
+        client: Client,
+        updates: Updates,
+        informers: &Informers,
+        ambient: Ambient,
+        metrics: Metrics,
+    ) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
+        let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
         let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
-        Self { client, updates, lanes, volumes: VolumeBinder::new(informers), conditions, metrics }
+        Self { client, updates, lanes, volumes, devices, conditions, metrics }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -77,12 +88,14 @@ impl Binder {
     /// Writes a binding, and reports the outcome to the loop.
     pub fn bind(&self, placed: Placed) {
         let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
-        let (volumes, metrics) = (self.volumes.clone(), self.metrics.clone());
+        let (volumes, devices) = (self.volumes.clone(), self.devices.clone());
+        let metrics = self.metrics.clone();
         metrics.binding();
         tokio::spawn(async move {
+            let mut held = Vec::new();
             let profile = placed.attempt.profile;
             let began = Instant::now();
-            let prepared = carry_out(&client, &volumes, &placed).await;
+            let prepared = carry_out(&client, &volumes, (&devices, &updates), &placed, &mut held).await;
             let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
             metrics.stage(profile, Stage::PreBind, status, began.elapsed());
             let outcome = match prepared {
@@ -92,7 +105,7 @@ impl Binder {
                         Some(outcome) => outcome,
                         None => {
                             let _lane = lanes.acquire().await;
-                            write(client, &placed).await
+                            write(client.clone(), &placed).await
                         }
                     };
                     metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
@@ -103,6 +116,9 @@ impl Binder {
                     outcome
                 }
             };
+            if outcome != Outcome::Bound {
+                devices.undo(&client, &placed.pod.uid, &held).await;
+            }
             match &outcome {
                 Outcome::Bound => metrics.bound(placed.attempt, Instant::now()),
                 Outcome::Gone | Outcome::Failed(_) => metrics.not_bound(placed.attempt, Instant::now()),
@@ -111,20 +127,59 @@ impl Binder {
             updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });
     }
+
+    /// Frees what is in the way of a pod that fits nowhere, and has it tried again; after a pause if that fails.
+    pub fn clean(&self, pod: &PodInfo, cleanups: Vec<Cleanup>) {
+        let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
+        let (key, uid) = (pod.key(), pod.uid.clone());
+        tokio::spawn(async move {
+            for cleanup in &cleanups {
+                let _lane = lanes.acquire().await;
+                let Err(error) = clean(&client, cleanup).await else { continue };
+                warn!(pod = %key, error = %error.event_text(), "a claim in the way of a pod is not freed");
+                tokio::time::sleep(limits::MAX_BACKOFF).await;
+            }
+            updates.put(Subject::Retry(uid.clone()), Update::Retry(uid));
+        });
+    }
 }
 
-/// Writes what plugins have planned, which can take minutes.
-async fn carry_out(client: &Client, volumes: &VolumeBinder, placed: &Placed) -> Result<(), Outcome> {
+/// Writes what plugins have planned, which can take minutes. `held` gets the claims of devices as they were written.
+async fn carry_out(
+    client: &Client,
+    volumes: &VolumeBinder,
+    (devices, updates): (&DeviceBinder, &Updates),
+    placed: &Placed,
+    held: &mut Vec<Held>,
+) -> Result<(), Outcome> {
+    let told = |claim: Arc<ResourceClaim>| {
+        updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
+    };
     for plan in &placed.plans {
-        let PreBind::Volumes(plan) = plan;
-        if let Err(error) = volumes.bind(client, plan).await {
-            let cause = &error as &dyn std::error::Error;
-            info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
-            let text = format!("running PreBind plugin \"VolumeBinding\": {}", error.event_text());
-            return Err(Outcome::Failed(text));
+        match plan {
+            PreBind::Volumes(plan) => {
+                let bound = volumes.bind(client, plan).await;
+                bound.map_err(|error| not_bound(placed, "VolumeBinding", &error, &error.event_text()))?;
+            }
+            PreBind::Devices(plan) => {
+                let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
+                let bound = devices.bind(client, plan, event, held, &told).await;
+                bound.map_err(|error| not_bound(placed, "DynamicResources", &error, &error.event_text()))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Reports that what a plugin has planned could not be written.
+fn not_bound(
+    placed: &Placed,
+    plugin: &str,
+    cause: &(dyn std::error::Error + 'static),
+    text: &str,
+) -> Outcome {
+    info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
+    Outcome::Failed(format!("running PreBind plugin {plugin:?}: {text}"))
 }
 
 async fn write(client: Client, placed: &Placed) -> Outcome {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
     Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::bind::Outcome;
@@ -35,6 +35,12 @@ pub(super) enum Subject {
     Binding(Uid),
     /// The removal of the victims of a pod.
     Preemption(Uid),
+    /// A claim of devices that this process has written.
+    Written(ObjectKey),
+    /// Another attempt for a pod.
+    Retry(Uid),
+    /// The first lists of claims, slices and classes of devices.
+    Devices,
     /// The attempt with this number, which waits for extenders.
     Consultation(u64),
 }
@@ -53,6 +59,10 @@ pub(super) enum Update {
         uid: Uid,
         all_deleted: bool,
     },
+    Written(Arc<ResourceClaim>),
+    /// The way of a pod is free of an old claim.
+    Retry(Uid),
+    DevicesListed,
     /// The answer of extenders in the attempt with this number.
     Consulted(u64, Answer),
 }
@@ -67,6 +77,7 @@ pub(super) enum Fact {
     Budget(ObjectKey, Option<Arc<PodDisruptionBudget>>),
     DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
     DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
+    DeviceSlice(ObjectKey, Option<Arc<ResourceSlice>>),
 }
 
 /// The newest state of a volume, or of what decides about volumes; `None` if it is gone.
@@ -92,13 +103,27 @@ impl From<StorageFact> for Update {
     }
 }
 
-/// Caches without whose first list no decision is made.
-pub(super) struct Followed(Vec<Pin<Box<dyn Future<Output = ()> + Send>>>);
+type Synced = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// Caches without whose first list decisions are not made.
+pub(super) struct Followed {
+    needed: Synced,
+    devices: Synced,
+}
 
 impl Followed {
-    pub async fn synced(self) {
-        for synced in self.0 {
+    /// Waits for the caches without which no decision is made. The future that it returns reports when those of devices are
+    /// there too, which not every API server has.
+    pub async fn synced(self, updates: &Updates) -> impl Future<Output = ()> + Send + 'static {
+        for synced in self.needed {
             synced.await;
+        }
+        let updates = updates.clone();
+        async move {
+            for synced in self.devices {
+                synced.await;
+            }
+            updates.put(Subject::Devices, Update::DevicesListed);
         }
     }
 }
@@ -108,7 +133,7 @@ impl Followed {
 /// The loop waits for the kinds that every API server has. Others may be switched off; what depends on an object of theirs
 /// waits for it.
 pub(super) fn all(informers: &Informers, updates: &Updates) -> Followed {
-    let mut needed: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    let mut needed: Synced = Vec::new();
     let pods = informers.cache::<PodInfo>();
     let to = updates.clone();
     pods.on_change(move |change| {
@@ -129,15 +154,12 @@ pub(super) fn all(informers: &Informers, updates: &Updates) -> Followed {
         to.put(Subject::Node(change.key()), update);
     });
     needed.push(Box::pin(async move { nodes.synced().await }));
-    facts(informers, updates, &mut needed);
-    Followed(needed)
+    let devices = facts(informers, updates, &mut needed);
+    Followed { needed, devices }
 }
 
-fn facts(
-    informers: &Informers,
-    updates: &Updates,
-    needed: &mut Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
-) {
+/// Reports changes of kinds that are not projected; returns those of devices.
+fn facts(informers: &Informers, updates: &Updates, needed: &mut Synced) -> Synced {
     let waits = [
         follow(0, &informers.cache(), updates, Fact::Namespace),
         follow(1, &informers.cache(), updates, Fact::Service),
@@ -155,9 +177,12 @@ fn facts(
         follow(10, &informers.cache(), updates, StorageFact::CsiDriver),
         follow(11, &informers.cache(), updates, StorageFact::Capacity),
         follow(12, &informers.cache(), updates, StorageFact::Attachment),
-        follow(14, &informers.cache(), updates, Fact::DeviceClaim),
-        follow(13, &informers.cache(), updates, Fact::DeviceClass),
     ]);
+    vec![
+        follow(13, &informers.cache(), updates, Fact::DeviceClass),
+        follow(14, &informers.cache(), updates, Fact::DeviceClaim),
+        follow(15, &informers.cache(), updates, Fact::DeviceSlice),
+    ]
 }
 
 /// Reports changes of a kind, and returns a future that ends with its first list.

@@ -49,6 +49,8 @@ pub(super) fn queue(config: &Config) -> Queue {
 impl Scheduler {
     /// Begins an attempt.
     pub(super) fn begin(&mut self) {
+        // Some taints of devices and some claims depend on the time.
+        self.cluster.devices.now = Some(self.ambient.now());
         let times_plugins = self.measured.times_plugins();
         self.meter.begin(times_plugins);
     }

@@ -115,14 +115,17 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     config.metrics.begin(&config.profiles, pods.clone());
     let queue = measure::queue(&config);
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
+    let metrics = config.metrics;
+    let mut cluster = Cluster::default();
+    cluster.devices.are_awaited = true;
     let mut scheduler = Scheduler {
         queue,
-        binder: Binder::new(client.clone(), updates.clone(), &informers, config.metrics.clone()),
+        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone(), metrics.clone()),
         desk,
         meter: Meter::new(Instant::now),
-        measured: Measured::new(config.metrics),
+        measured: Measured::new(metrics),
         profiles: config.profiles,
-        cluster: Cluster::default(),
+        cluster,
         views: Views::default(),
         start: 0,
         binding: BTreeMap::new(),
@@ -132,15 +135,15 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
         client,
         ambient,
         recorders,
-        updates,
+        updates: updates.clone(),
     };
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
         // Decisions based on incomplete lists would overcommit nodes.
         () = async {
-            followed.synced().await;
-            scheduler.run().await
+            let devices = followed.synced(&updates).await;
+            tokio::join!(scheduler.run(), devices);
         } => {}
     }
 }

@@ -96,6 +96,7 @@ impl Scheduler {
                 return;
             }
         };
+        self.cluster.devices.are_written(pod);
         // The attempt ends with the binding: a pod whose binding fails is taken back by the queue.
         self.binding.insert(pod.uid.clone(), Arc::clone(pod));
         let recorder = self.recorders.get(&self.profiles[index].name).cloned();
@@ -152,7 +153,15 @@ impl Scheduler {
             };
             self.meter.ended(Stage::PostFilter, status);
         }
+        self.free(pod, &mut diagnosis);
         self.refused(index, pod, &diagnosis, found);
+    }
+
+    /// Has the claims freed that plugins have found in the way of a pod.
+    pub(super) fn free(&self, pod: &PodInfo, diagnosis: &mut Diagnosis) {
+        if !diagnosis.cleanups.is_empty() {
+            self.binder.clean(pod, std::mem::take(&mut diagnosis.cleanups));
+        }
     }
 
     /// Preempts pods for a pod that fits nowhere, if some were found, and reports the outcome.

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use apiserver_client::Informers;
+use apiserver_client::{Informers, ObjectKey};
 use k8s_openapi::api::core::v1;
 use kube::Client;
 use kube::client::Body;
@@ -8,7 +8,7 @@ use serde_json::{Value, from_value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::bind::Outcome;
-use super::follow::Update;
+use super::follow::{Fact, Update};
 use super::*;
 use crate::queue::Pool;
 use crate::testing::sized;
@@ -34,7 +34,13 @@ pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> S
     config.metrics.begin(&config.profiles, informers.cache());
     Scheduler {
         queue: measure::queue(&config),
-        binder: Binder::new(client.clone(), updates.clone(), informers, config.metrics.clone()),
+        binder: Binder::new(
+            client.clone(),
+            updates.clone(),
+            informers,
+            ambient.clone(),
+            config.metrics.clone(),
+        ),
         desk: Desk::default(),
         meter: Meter::new(Instant::now),
         measured: Measured::new(config.metrics.clone()),
@@ -105,6 +111,63 @@ async fn pod_that_is_deleted_while_it_is_bound_leaves_its_node() {
     scheduler.apply(Update::Binding(info(&pod), Outcome::Gone));
     assert_eq!(scheduler.cluster.named("n").map(|node| node.pods.len()), Some(0));
     assert!(scheduler.binding.is_empty() && scheduler.queue.pop(Instant::now()).is_none());
+}
+
+/// Returns a claim for a device of the class `c`, with these fields over it.
+fn claim(fields: Value) -> Update {
+    let exactly = json!({"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1});
+    let mut object = json!({"metadata": {"name": "x", "namespace": "ns", "uid": "x", "resourceVersion": "5"},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}});
+    crate::testing::merge(&mut object, fields);
+    let claim = Arc::new(from_value(object).unwrap());
+    Update::Fact(Fact::DeviceClaim(ObjectKey::new("ns", "x"), Some(claim)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_under_way_to_a_claim_are_free_again_only_after_the_binding_has_failed() {
+    let mut scheduler = with_binding_under_way(&pod(json!({})));
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "a"}]}});
+    let slice = Fact::DeviceSlice(ObjectKey::new("", "s"), Some(Arc::new(from_value(slice).unwrap())));
+    let class = Arc::new(from_value(json!({"metadata": {"name": "c"}, "spec": {}})).unwrap());
+    scheduler.apply(Update::Fact(slice));
+    scheduler.apply(Update::Fact(Fact::DeviceClass(ObjectKey::new("", "c"), Some(class))));
+    scheduler.apply(claim(json!({})));
+    let user = pod(json!({"metadata": {"name": "q", "uid": "q"},
+        "spec": {"resourceClaims": [{"name": "x", "resourceClaimName": "x"}]}}));
+    scheduler.pods.apply(user.clone());
+    scheduler.apply(Update::Pod(info(&user)));
+    let attempting = scheduler.queue.pop(Instant::now()).expect("the pod waits");
+    scheduler.attempt(&attempting);
+    let open = scheduler.cluster.devices.claim(&ObjectKey::new("ns", "x")).cloned().unwrap();
+    assert!(scheduler.cluster.devices.is_in_flight(&open));
+    scheduler.apply(Update::PodGone(info(&user)));
+    assert!(scheduler.cluster.devices.is_in_flight(&open), "the write may still arrive");
+    scheduler.apply(Update::Binding(info(&user), Outcome::Failed(String::new())));
+    assert!(!scheduler.cluster.devices.is_in_flight(&open));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_were_written_count_before_they_are_seen_and_older_ones_do_not() {
+    let mut scheduler = with_binding_under_way(&pod(json!({})));
+    let written = |version: &str| {
+        let update = claim(json!({"metadata": {"resourceVersion": version}}));
+        let Update::Fact(Fact::DeviceClaim(_, Some(claim))) = update else { panic!("it is a claim") };
+        Update::Written(claim)
+    };
+    let known = |scheduler: &Scheduler| {
+        let claim = scheduler.cluster.devices.claim(&ObjectKey::new("ns", "x"))?;
+        claim.metadata.resource_version.clone()
+    };
+    scheduler.apply(written("6"));
+    assert_eq!(known(&scheduler), None, "it may be gone by now");
+    scheduler.apply(claim(json!({})));
+    scheduler.apply(written("6"));
+    assert_eq!(known(&scheduler).as_deref(), Some("6"));
+    scheduler.apply(claim(json!({})));
+    assert_eq!(known(&scheduler).as_deref(), Some("6"));
+    scheduler.apply(claim(json!({"metadata": {"uid": "another", "resourceVersion": "5"}})));
+    assert_eq!(known(&scheduler).as_deref(), Some("5"));
 }
 
 /// Returns the value of a metric of the scheduler with these labels; of a histogram, the number of its observations.

@@ -40,6 +40,10 @@ pub fn judge(case: &Value) -> Value {
             let diagnosis = diagnose(&profile, &pod, &mut cluster);
             let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(id));
             let infeasible = infeasible.map(|(id, name)| (*id, name.clone())).collect();
+            if diagnosis.is_error() {
+                // kube-scheduler ends the attempt there.
+                return json!({"feasible": feasible_names, "refusals": refusals_of(&infeasible, &diagnosis)});
+            }
             json!({"feasible": feasible_names, "scores": scores, "totals": totals,
                 "refusals": refusals_of(&infeasible, &diagnosis)})
         }
@@ -62,7 +66,7 @@ fn all<T: DeserializeOwned>(case: &Value, list: &str) -> impl Iterator<Item = T>
     objects.map(|object| from_value(object).unwrap())
 }
 
-fn cluster(case: &Value) -> Cluster {
+pub fn cluster(case: &Value) -> Cluster {
     let mut cluster = Cluster::default();
     for node in all::<Node>(case, "nodes") {
         cluster.set_node(Arc::new(NodeFacts::parse(node)));
@@ -121,6 +125,7 @@ fn terms(case: &Value, cluster: &mut Cluster) {
 
 fn devices(case: &Value, cluster: &mut Cluster) {
     each(case, "resourceClaims", |key, new| drop(cluster.devices.set_claim(&key, new)));
+    each(case, "resourceSlices", |key, new| drop(cluster.devices.set_slice(&key.name, new)));
     for class in all(case, "deviceClasses") {
         cluster.device_classes.set(Arc::new(class));
     }
@@ -163,6 +168,10 @@ fn refused(
     mut diagnosis: Diagnosis,
     names: &BTreeMap<NodeId, String>,
 ) -> Value {
+    if diagnosis.pre_filter.is_none() && diagnosis.is_error() {
+        // kube-scheduler ends the attempt there.
+        return json!({"feasible": [], "refusals": refusals_of(names, &diagnosis)});
+    }
     let message = diagnosis.to_string();
     let mut answer = json!({"feasible": [], "refusals": refusals_of(names, &diagnosis), "message": message});
     if let Some(refusal) = &diagnosis.pre_filter {

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 
+mod allocations;
 mod cases;
 mod compare;
 mod config;
@@ -42,12 +43,15 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn replay(path: &str, mut each: impl FnMut(Value, Value)) {
+    replay_lines(path, |mut line| each(line["case"].take(), line["answer"].take()));
+}
+
+fn replay_lines(path: &str, mut each: impl FnMut(Value)) {
     let file = File::open(path).unwrap_or_else(|error| panic!("cannot open {path}: {error}"));
     let input: Box<dyn Read> =
         if path.ends_with(".gz") { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
     for line in BufReader::new(input).lines() {
-        let mut line: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        each(line["case"].take(), line["answer"].take());
+        each(serde_json::from_str(&line.unwrap()).unwrap());
     }
 }
 
@@ -56,20 +60,7 @@ fn replay(path: &str, mut each: impl FnMut(Value, Value)) {
 const OTHERWISE: &[&str] = &["volumes-200033"];
 
 /// Least number of recorded cases that are compared.
-const LEAST: usize = 276;
-
-/// Returns `true` if the pod of a case needs devices, which are not allocated yet.
-fn needs_devices(case: &Value) -> bool {
-    let spec = &case["pod"]["spec"];
-    let containers = [&spec["containers"], &spec["initContainers"]];
-    let mut requests = containers.into_iter().filter_map(Value::as_array).flatten();
-    let has_classes = case["deviceClasses"].as_array().is_some_and(|classes| !classes.is_empty());
-    let asks = |container: &Value| {
-        let requests = container["resources"]["requests"].as_object();
-        requests.is_some_and(|requests| requests.keys().any(|name| name.contains('/')))
-    };
-    spec["resourceClaims"].is_array() || has_classes && requests.any(asks)
-}
+const LEAST: usize = 335;
 
 #[test]
 fn scheduler_judges_as_kube_scheduler_does() {
@@ -79,7 +70,7 @@ fn scheduler_judges_as_kube_scheduler_does() {
     let mut summary = Summary::default();
     replay(&path, |case, answer| {
         assert_eq!(case["id"], answer["id"], "a case and the answer of another");
-        if needs_devices(&case) || OTHERWISE.iter().any(|id| case["id"] == *id) {
+        if OTHERWISE.iter().any(|id| case["id"] == *id) {
             return;
         }
         let expected = Verdict::parse(&answer);

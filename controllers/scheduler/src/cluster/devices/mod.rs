@@ -1,108 +1,176 @@
-//! Device claims.
+//! Claims of devices, and the devices: what drivers offer, what claims have, and the search for what a pod needs.
 
-use std::collections::BTreeMap;
+mod binding;
+mod capacity;
+mod claims;
+mod constraints;
+mod counters;
+mod extended;
+mod in_use;
+mod plan;
+mod pools;
+mod request;
+mod result;
+mod search;
+mod selectors;
+mod slices;
+#[cfg(test)]
+mod tests;
+mod tolerations;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
-use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use apiserver_client::{ObjectKey, version_of};
+use apiserver_meta::uid::Uid;
+use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceSlice};
 
-use super::NodeId;
+pub use self::binding::{Readiness, has_conditions, has_timed_out, readiness};
+pub use self::claims::{allocation, is_free_for, is_reserved_for};
+pub use self::extended::{CLAIM_ANNOTATION, Served, serve};
+use self::in_use::InUse;
+pub use self::plan::{ClaimPlan, DevicePlan};
+pub use self::pools::Target;
+pub use self::request::requests;
+pub use self::search::{Offer, Search, Trouble, search};
+use self::selectors::Selectors;
+use self::slices::Slices;
 use crate::pod::PodInfo;
 
-/// Device claims by name.
+/// Claims and devices. The devices in use are counted claim by claim, as these change.
 #[derive(Debug, Default)]
 pub struct Devices {
     claims: BTreeMap<ObjectKey, Arc<ResourceClaim>>,
+    /// Claims that a scheduler has made for the resources of a pod, by the pod.
+    made: BTreeMap<Uid, BTreeSet<ObjectKey>>,
+    slices: Slices,
+    in_use: InUse,
+    selectors: Selectors,
+    /// Allocations that are not in the status of their claims yet, by the uid of the claim.
+    in_flight: BTreeMap<String, InFlight>,
+    /// The time of the attempt; `None` if no wait is to be taken for too long.
+    pub now: Option<Timestamp>,
+    /// The lists of claims, slices and classes are awaited.
+    pub are_awaited: bool,
+}
+
+/// An allocation that was decided on.
+#[derive(Debug)]
+struct InFlight {
+    pod: Uid,
+    allocation: AllocationResult,
+    /// It is being written: only who writes it knows how that ends.
+    is_written: bool,
+}
+
+fn uid(claim: &ResourceClaim) -> &str {
+    claim.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// Returns the pod whose resources a claim was made for.
+fn maker(claim: &ResourceClaim) -> Option<Uid> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    annotations.get(CLAIM_ANNOTATION).filter(|value| *value == "true")?;
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    Some(Uid::from(owners.find(|owner| owner.controller == Some(true))?.uid.as_str()))
 }
 
 impl Devices {
+    pub fn claim(&self, key: &ObjectKey) -> Option<&Arc<ResourceClaim>> {
+        self.claims.get(key)
+    }
+
+    /// Returns `true` if a newer version of a claim is known.
+    pub fn is_outdated(&self, claim: &ResourceClaim) -> bool {
+        self.claims.get(&ObjectKey::of(claim)).is_some_and(|known| {
+            uid(known) == uid(claim) && version_of(&known.metadata) > version_of(&claim.metadata)
+        })
+    }
+
     /// Adds a claim, or removes it; returns it as it was.
     pub fn set_claim(
         &mut self,
         key: &ObjectKey,
         new: Option<Arc<ResourceClaim>>,
     ) -> Option<Arc<ResourceClaim>> {
-        match new {
-            Some(new) => self.claims.insert(key.clone(), new),
-            None => self.claims.remove(key),
-        }
-    }
-
-    /// Returns the claims of a pod, in the order in which it names them.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the pod cannot be scheduled, in the words of Kubernetes.
-    pub fn claims_of(&self, pod: &PodInfo) -> Result<Vec<&Arc<ResourceClaim>>, String> {
-        let mut claims = Vec::new();
-        for entry in pod.spec.source.resource_claims.iter().flatten() {
-            let (name, is_generated) = match (&entry.resource_claim_name, &entry.resource_claim_template_name)
+        let old = self.claims.remove(key);
+        if let Some(old) = &old {
+            if let Some(allocation) = allocation(old) {
+                self.in_use.remove(allocation);
+            }
+            if let Some(pod) = maker(old)
+                && let Some(made) = self.made.get_mut(&pod)
             {
-                (Some(name), _) => (name, false),
-                (None, Some(_)) => {
-                    let statuses = pod.claims.iter().flat_map(|statuses| &statuses.claims);
-                    let Some(status) = statuses.into_iter().find(|status| status.name == entry.name) else {
-                        return Err(format!("pod \"{}\": ResourceClaim not created yet", pod.key()));
-                    };
-                    // No claim was needed.
-                    let Some(name) = &status.resource_claim_name else { continue };
-                    (name, true)
+                made.remove(key);
+                if made.is_empty() {
+                    self.made.remove(&pod);
                 }
-                (None, None) => {
-                    return Err(format!(
-                        "pod \"{}\", spec.resourceClaim {:?}: none of the supported fields are set",
-                        pod.key(),
-                        entry.name
-                    ));
-                }
-            };
-            let key = ObjectKey::new(pod.namespace(), name);
-            let Some(claim) = self.claims.get(&key) else {
-                return Err(format!("could not find ResourceClaim \"{key}\""));
-            };
-            if claim.metadata.deletion_timestamp.is_some() {
-                return Err(format!("resourceclaim {name:?} is being deleted"));
             }
-            if is_generated && !is_controlled_by(claim, pod) {
-                return Err(format!(
-                    "ResourceClaim {key} was not created for Pod {} (Pod is not owner)",
-                    pod.key()
-                ));
-            }
-            claims.push(claim);
         }
-        Ok(claims)
+        if let Some(new) = new {
+            if let Some(allocation) = allocation(&new) {
+                self.in_use.add(allocation);
+                self.land(uid(&new));
+            }
+            if let Some(pod) = maker(&new) {
+                self.made.entry(pod).or_default().insert(key.clone());
+            }
+            self.claims.insert(key.clone(), new);
+        }
+        old
     }
 
-    /// Hears of a pod that counts on a node from now on.
-    pub(super) fn placed(&mut self, _pod: &PodInfo, _node: NodeId) {}
+    /// Adds a slice, or removes it; returns it as it was.
+    pub fn set_slice(&mut self, name: &str, new: Option<Arc<ResourceSlice>>) -> Option<Arc<ResourceSlice>> {
+        self.slices.set(name, new)
+    }
 
-    /// Hears of a pod that no longer counts on a node.
-    pub(super) fn removed(&mut self, _pod: &PodInfo, _node: NodeId) {}
-}
+    /// Returns the claim that was made for the resources of a pod.
+    pub fn made_for(&self, pod: &PodInfo) -> Option<&Arc<ResourceClaim>> {
+        self.claims.get(self.made.get(&pod.uid)?.first()?)
+    }
 
-fn is_controlled_by(claim: &ResourceClaim, pod: &PodInfo) -> bool {
-    let mut owners = claim.metadata.owner_references.iter().flatten();
-    owners.find(|owner| owner.controller == Some(true)).is_some_and(|owner| pod.uid == *owner.uid)
-}
+    /// Returns `true` if an allocation of a claim was decided on, and is not in its status yet.
+    pub fn is_in_flight(&self, claim: &ResourceClaim) -> bool {
+        self.in_flight.contains_key(uid(claim))
+    }
 
-/// Returns `true` if a device of a claim reports that it cannot be bound.
-pub fn has_failed(claim: &ResourceClaim) -> bool {
-    let Some(status) = &claim.status else { return false };
-    let Some(devices) = status.allocation.as_ref().and_then(|allocation| allocation.devices.as_ref()) else {
-        return false;
-    };
-    let has_failed = |result: &DeviceRequestAllocationResult| {
-        let report = status.devices.iter().flatten().find(|device| {
-            device.device == result.device && device.driver == result.driver && device.pool == result.pool
-        });
-        let conditions = || report.iter().flat_map(|report| report.conditions.iter().flatten());
-        let mut failures = result.binding_failure_conditions.iter().flatten();
-        failures.any(|kind| conditions().any(|one| one.type_ == *kind && one.status == "True"))
-    };
-    // A claim that waits for a device is judged up to that device.
-    let mut results = devices.results.iter().flatten();
-    results.any(|result| {
-        result.binding_conditions.as_ref().is_some_and(|all| !all.is_empty()) && has_failed(result)
-    })
+    /// Counts devices for a claim until it is known whether its status has them.
+    pub fn reserve(&mut self, pod: &PodInfo, claim: &ResourceClaim, allocation: AllocationResult) {
+        self.land(uid(claim));
+        self.in_use.add(&allocation);
+        let in_flight = InFlight { pod: pod.uid.clone(), allocation, is_written: false };
+        self.in_flight.insert(uid(claim).to_owned(), in_flight);
+    }
+
+    /// Ends the reservations of a pod that nobody writes.
+    pub fn unreserve(&mut self, pod: &PodInfo) {
+        self.end(|one| one.pod == pod.uid && !one.is_written);
+    }
+
+    /// Hears that the reservations of a pod are being written.
+    pub fn are_written(&mut self, pod: &PodInfo) {
+        self.in_flight.values_mut().filter(|one| one.pod == pod.uid).for_each(|one| one.is_written = true);
+    }
+
+    /// Ends the reservations of a pod: all that could be written was.
+    pub fn settle(&mut self, pod: &PodInfo) {
+        self.end(|one| one.pod == pod.uid);
+    }
+
+    fn end(&mut self, ends: impl Fn(&InFlight) -> bool) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let ended: Vec<String> =
+            self.in_flight.iter().filter(|(_, one)| ends(one)).map(|(claim, _)| claim.clone()).collect();
+        ended.iter().for_each(|claim| self.land(claim));
+    }
+
+    fn land(&mut self, claim: &str) {
+        if let Some(landed) = self.in_flight.remove(claim) {
+            self.in_use.remove(&landed.allocation);
+        }
+    }
 }

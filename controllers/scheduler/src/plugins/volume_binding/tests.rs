@@ -40,7 +40,7 @@ fn texts(cluster: &Cluster, claims: &[&str]) -> Vec<String> {
 fn reserve(cluster: &mut Cluster, pod: &PodInfo, node: &str) -> Option<VolumePlan> {
     let id = cluster.named(node).unwrap().id;
     let plan = VolumeBinding::default().reserve(pod, id, cluster).unwrap()?;
-    let PreBind::Volumes(plan) = plan;
+    let PreBind::Volumes(plan) = plan else { panic!("another plan") };
     Some(*plan)
 }
 

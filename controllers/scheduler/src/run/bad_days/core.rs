@@ -415,7 +415,9 @@ pub(super) fn picture(cluster: &Cluster) -> BTreeMap<String, Vec<String>> {
                 node.pods.iter().map(|pod| format!("{} {:?}", pod.uid, pod.labels())).collect();
             let mut users: Vec<String> =
                 cluster.storage.pods_on(node.id).iter().map(|pod| pod.uid.to_string()).collect();
-            (ports.sort(), pods.sort(), users.sort());
+            ports.sort();
+            pods.sort();
+            users.sort();
             lines.extend(ports.into_iter().chain(pods).chain(users));
             for key in ["zone", "disk", "none"] {
                 let domains = cluster.terms.key(key);

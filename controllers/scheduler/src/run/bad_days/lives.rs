@@ -38,13 +38,13 @@ async fn live(line: &Line, until: u64) -> Scheduler {
     let informers = Informers::new(mortal(line.client(), Arc::clone(&is_dead)), ambient(), stop.clone());
     let updates = Updates::new();
     let followed = follow::all(&informers, &updates);
-    let mut scheduler = on(&informers, ambient(), updates);
+    let mut scheduler = on(&informers, ambient(), updates.clone());
     tokio::select! {
         biased;
         () = line.until(until) => {}
         () = async {
-            followed.synced().await;
-            scheduler.run().await;
+            let devices = followed.synced(&updates).await;
+            tokio::join!(devices, scheduler.run());
         } => {}
     }
     is_dead.store(true, Ordering::Relaxed);

@@ -40,11 +40,12 @@ impl Scheduler {
             best
         };
         let found = post_filter_by(profile, &pod, &mut self.cluster, &mut diagnosis, random, &mut choose);
+        self.free(&pod, &mut diagnosis);
         if candidates.is_empty() {
             self.refused(index, &pod, &diagnosis, found);
             return self.desk.leave(&inquiry);
         }
-        let messages = messages(profile, &pod, &self.cluster);
+        let messages = messages(profile, &pod, &self.cluster, &diagnosis);
         self.ask_victims(inquiry, Preemption { diagnosis, messages, candidates, remaining });
     }
 
@@ -154,8 +155,9 @@ fn left(
 }
 
 /// Returns what the plugins before the one that preempts add to the diagnosis.
-fn messages(profile: &Profile, pod: &PodInfo, cluster: &Cluster) -> Vec<String> {
+fn messages(profile: &Profile, pod: &PodInfo, cluster: &Cluster, diagnosis: &Diagnosis) -> Vec<String> {
     let plugins = profile.post_filter.iter().map(|index| profile.plugin(*index));
     let before = plugins.take_while(|plugin| plugin.preemption().is_none());
-    before.filter_map(|plugin| plugin.post_filter(pod, cluster)).map(str::to_owned).collect()
+    let findings = before.filter_map(|plugin| plugin.post_filter(pod, cluster, diagnosis));
+    findings.map(|finding| finding.message.to_owned()).collect()
 }

@@ -49,7 +49,13 @@ impl World {
         metrics.begin(&profiles, informers.cache());
         let mut scheduler = Scheduler {
             queue: Queue::new(configuration.queue, Arc::clone(&profiles)),
-            binder: Binder::new(client.clone(), updates.clone(), &informers, metrics.clone()),
+            binder: Binder::new(
+                client.clone(),
+                updates.clone(),
+                &informers,
+                Ambient::system(),
+                metrics.clone(),
+            ),
             meter: Meter::default(),
             measured: Measured::new(metrics),
             desk: Desk::for_tests(extenders, api.objects()),

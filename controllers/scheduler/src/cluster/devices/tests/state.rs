@@ -1,0 +1,65 @@
+//! The devices in use, as claims change.
+
+use std::sync::Arc;
+
+use apiserver_client::ObjectKey;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use serde_json::{Value, from_value, json};
+
+use super::{allocate, claim, devices, request, slice, used, with};
+use crate::testing::pod_of;
+
+fn object(claim: Value) -> Arc<ResourceClaim> {
+    Arc::new(from_value(claim).unwrap())
+}
+
+fn free(devices: &super::Devices) -> bool {
+    allocate(devices, &[claim("y", json!([request("r", 1)]))]).unwrap().is_some()
+}
+
+#[test]
+fn devices_in_flight_are_in_use_until_their_claim_has_them_or_nobody_writes_them() {
+    let mut devices = devices(&[slice("s", "n", json!([{"name": "a"}]))], &[]);
+    let pod = pod_of("p", json!({}));
+    let open = object(claim("x", json!([request("r", 1)])));
+    let key = ObjectKey::of(open.as_ref());
+    devices.set_claim(&key, Some(Arc::clone(&open)));
+    let allocation = allocate(&devices, &[json!(open.as_ref())]).unwrap().unwrap().remove(0);
+    devices.reserve(&pod, &open, allocation.clone());
+    assert!(devices.is_in_flight(&open) && !free(&devices));
+    devices.unreserve(&pod);
+    assert!(!devices.is_in_flight(&open) && free(&devices));
+    devices.reserve(&pod, &open, allocation.clone());
+    devices.are_written(&pod);
+    devices.unreserve(&pod);
+    assert!(!free(&devices), "a write is under way");
+    let status = json!({"status": {"allocation": allocation}});
+    devices.set_claim(&key, Some(object(with(json!(open.as_ref()), status))));
+    assert!(!devices.is_in_flight(&open) && !free(&devices), "the claim has the device");
+    devices.settle(&pod);
+    assert!(!free(&devices));
+    devices.set_claim(&key, Some(open));
+    assert!(free(&devices), "the claim was deallocated");
+}
+
+#[test]
+fn devices_are_free_when_their_claim_is_gone() {
+    let mut devices = devices(&[slice("s", "n", json!([{"name": "a"}]))], &[used("a")]);
+    assert!(!free(&devices));
+    devices.set_claim(&ObjectKey::new("ns", "used0"), None);
+    assert!(free(&devices));
+    devices.set_slice("s", None);
+    assert!(!free(&devices));
+}
+
+#[test]
+fn older_versions_of_a_claim_are_told_from_newer_ones() {
+    let mut devices = super::Devices::default();
+    let version = |version: &str, uid: &str| {
+        let fields = json!({"metadata": {"resourceVersion": version, "uid": uid}});
+        object(with(claim("x", json!([])), fields))
+    };
+    devices.set_claim(&ObjectKey::new("ns", "x"), Some(version("5", "u")));
+    assert!(devices.is_outdated(&version("4", "u")));
+    assert!(!devices.is_outdated(&version("5", "u")) && !devices.is_outdated(&version("4", "v")));
+}
