@@ -10,14 +10,18 @@ mod diagnosis;
 mod event;
 mod plugin;
 mod profile;
+mod refusals;
+mod score;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{Attempt, Feasible, NominatedFirst, best, diagnose, find_feasible, score};
+pub use self::attempt::{Attempt, Feasible, NominatedFirst, diagnose, find_feasible};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::plugin::{
     Code, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter, PreemptionArgs, Refusal,
 };
 pub use self::profile::{Profile, Sampling};
+pub use self::refusals::Refusals;
+pub use self::score::{best, score, scores_by_plugin};
 pub use self::view::Views;

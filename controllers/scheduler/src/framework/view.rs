@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::plugin::{NodeFilter, Normalize};
 use super::profile::Profile;
+use super::refusals::Refusals;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet, Position};
 use crate::limits;
 use crate::pod::{PodSpec, SpecId};
@@ -22,8 +23,14 @@ pub(super) struct View {
     epochs: Vec<u64>,
     /// Nodes that pass all node filters.
     pub passing: NodeSet,
+    /// The first refusal of each other node, but for those in `unexplained`.
+    pub refusals: Refusals,
+    /// Nodes that do not pass, and for which nobody has asked why.
+    unexplained: NodeSet,
     /// Raw scores, in the order of the profile's score plugins; `None` for plugins without node scores.
     pub columns: Vec<Option<Column>>,
+    /// Weighted sums of the scores that are not normalized, by index of the node.
+    pub sums: Vec<i64>,
     used: u64,
 }
 
@@ -39,12 +46,9 @@ pub(super) struct Column {
 
 impl Column {
     fn set(&mut self, id: NodeId, score: i64) {
-        if id.index() >= self.raw.len() {
-            self.raw.resize(id.index() + 1, 0);
-        }
-        let entry = &mut self.raw[id.index()];
-        self.non_zero = self.non_zero + usize::from(score != 0) - usize::from(*entry != 0);
-        *entry = score;
+        let before = self.raw.get(id.index()).copied().unwrap_or_default();
+        self.non_zero = self.non_zero + usize::from(score != 0) - usize::from(before != 0);
+        put(&mut self.raw, id, score);
     }
 
     pub fn is_zero(&self) -> bool {
@@ -64,6 +68,14 @@ impl Views {
         let view = self.views.entry(key).or_default();
         view.used = self.clock;
         view.update(profile, spec, cluster);
+        view
+    }
+
+    /// Returns the up-to-date view of a template, with all refusals.
+    pub(super) fn explain(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &View {
+        self.refresh(profile, spec, cluster);
+        let view = self.views.get_mut(&(profile.name.clone(), spec.id)).expect("it was made just now");
+        view.explain(profile, spec, cluster);
         view
     }
 }
@@ -87,27 +99,60 @@ impl View {
         let row = |view: &mut Self, node: &Node| {
             let passes = node.is_known && filters.iter().all(|filter| filter.passes(node));
             view.passing.set(node.id, passes);
-            for (column, score) in view.columns.iter_mut().zip(&scores) {
+            view.refusals.remove(node.id);
+            view.unexplained.set(node.id, node.is_known && !passes);
+            let mut sum = 0;
+            for ((column, score), (_, weight)) in view.columns.iter_mut().zip(&scores).zip(&profile.score) {
                 if let (Some(column), Some(score)) = (column, score) {
                     // Nodes that do not pass are not scored.
-                    column.set(node.id, if passes { (score.raw)(node) } else { 0 });
+                    let raw = if passes { (score.raw)(node) } else { 0 };
+                    column.set(node.id, raw);
+                    sum += if column.normalize == Normalize::Identity { raw * weight } else { 0 };
                 }
             }
+            put(&mut view.sums, node.id, sum);
         };
         match changed {
             Some(changed) => changed.for_each(|id| row(self, cluster.node(id))),
             None => {
                 self.passing.clear();
+                self.refusals.clear();
+                self.unexplained.clear();
                 let column = |score: &super::NodeScore<'_>| Column {
                     raw: vec![0; cluster.capacity()],
                     non_zero: 0,
                     normalize: score.normalize,
                 };
                 self.columns = scores.iter().map(|score| score.as_ref().map(column)).collect();
+                self.sums = vec![0; cluster.capacity()];
                 cluster.nodes().for_each(|node| row(self, node));
             }
         }
         self.epochs = epochs;
         self.position = Some(cluster.log().position());
     }
+
+    /// Finds out why nodes do not pass for which nobody has asked.
+    fn explain(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) {
+        if self.unexplained.is_empty() {
+            return;
+        }
+        let plugins = profile.filter.iter().map(|index| profile.plugin(*index));
+        let filters: Vec<_> =
+            plugins.filter_map(|plugin| Some((plugin.name(), plugin.node_filter(spec, cluster)?))).collect();
+        for id in std::mem::take(&mut self.unexplained).iter() {
+            let node = cluster.node(id);
+            if let Some((plugin, filter)) = filters.iter().find(|(_, filter)| !filter.passes(node)) {
+                self.refusals.insert(id, filter.refusal(node).by(plugin));
+            }
+        }
+    }
+}
+
+/// Sets an entry of a list by index of the node.
+fn put(list: &mut Vec<i64>, id: NodeId, value: i64) {
+    if id.index() >= list.len() {
+        list.resize(id.index() + 1, 0);
+    }
+    list[id.index()] = value;
 }

@@ -47,7 +47,7 @@ impl Scheduler {
         if let [only] = feasible.nodes.as_slice() {
             return Ok(*only);
         }
-        let totals = score(profile, pod, cluster, views, &feasible.nodes, |_, _| {});
+        let totals = score(profile, pod, cluster, views, &feasible.nodes);
         let random = self.ambient.random.next_u64();
         Ok(best(&feasible.nodes, &totals, random).expect("there are feasible nodes"))
     }
