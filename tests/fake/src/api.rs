@@ -77,6 +77,13 @@ impl Default for FakeApi {
     }
 }
 
+/// Returns the parameters of a request.
+fn query_of(uri: &http::Uri) -> BTreeMap<String, String> {
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let decoded = |value: &str| value.replace("%3D", "=").replace("%2F", "/").replace("%2C", ",");
+    pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect()
+}
+
 impl FakeApi {
     pub fn new() -> Self {
         Self { state: Arc::default(), grown: watch::Sender::new(0), others: Arc::default() }
@@ -175,16 +182,7 @@ impl FakeApi {
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let path = parts.uri.path().trim_matches('/').to_owned();
-        let query: BTreeMap<String, String> = parts
-            .uri
-            .query()
-            .unwrap_or_default()
-            .split('&')
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| {
-                (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/").replace("%2C", ","))
-            })
-            .collect();
+        let query = query_of(&parts.uri);
         let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str());
         let beside = self.others.lock().unwrap().as_ref().and_then(|others| others(asked));
         match beside {

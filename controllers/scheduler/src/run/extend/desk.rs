@@ -21,7 +21,7 @@ use crate::queue::Attempting;
 /// An attempt that extenders take part in.
 pub(super) struct Inquiry {
     pub pod: Arc<PodInfo>,
-    /// As the queue has handed the pod out.
+    /// The pod with the times of its attempts, as the queue has handed it out.
     pub attempting: Attempting,
     pub interested: Interested,
     pub stage: Stage,
