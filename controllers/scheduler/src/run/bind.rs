@@ -43,6 +43,7 @@ impl Outcome {
 }
 
 /// Writes bindings for the loop.
+#[derive(Clone)]
 pub(super) struct Binder {
     client: Client,
     updates: Updates,
@@ -87,45 +88,72 @@ impl Binder {
 
     /// Writes a binding, and reports the outcome to the loop.
     pub fn bind(&self, placed: Placed) {
-        let (client, updates, lanes) = (self.client.clone(), self.updates.clone(), Arc::clone(&self.lanes));
-        let (volumes, devices) = (self.volumes.clone(), self.devices.clone());
-        let metrics = self.metrics.clone();
-        metrics.binding();
+        self.metrics.binding();
+        let binder = self.clone();
         tokio::spawn(async move {
-            let mut held = Vec::new();
-            let profile = placed.attempt.profile;
-            let began = Instant::now();
-            let prepared = carry_out(&client, &volumes, (&devices, &updates), &placed, &mut held).await;
-            let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
-            metrics.stage(profile, Stage::PreBind, status, began.elapsed());
-            let outcome = match prepared {
-                Ok(()) => {
-                    let began = Instant::now();
-                    let outcome = match extend::bind(&client, &placed).await {
-                        Some(outcome) => outcome,
-                        None => {
-                            let _lane = lanes.acquire().await;
-                            write(client.clone(), &placed).await
-                        }
-                    };
-                    metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
-                    outcome
-                }
-                Err(outcome) => {
-                    metrics.volumes_failed();
-                    outcome
-                }
-            };
-            if outcome != Outcome::Bound {
-                devices.undo(&client, &placed.pod.uid, &held).await;
-            }
+            let outcome = binder.try_bind(&placed).await;
             match &outcome {
-                Outcome::Bound => metrics.bound(placed.attempt, Instant::now()),
-                Outcome::Gone | Outcome::Failed(_) => metrics.not_bound(placed.attempt, Instant::now()),
+                Outcome::Bound => binder.metrics.bound(placed.attempt, Instant::now()),
+                Outcome::Gone | Outcome::Failed(_) => {
+                    binder.metrics.not_bound(placed.attempt, Instant::now());
+                }
             }
             let pod = placed.pod;
-            updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
+            binder.updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });
+    }
+
+    /// Writes what plugins have planned and the binding; undoes what can be undone if the pod is not bound.
+    async fn try_bind(&self, placed: &Placed) -> Outcome {
+        let (profile, began) = (placed.attempt.profile, Instant::now());
+        let mut held = Vec::new();
+        let prepared = self.carry_out(placed, &mut held).await;
+        let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
+        self.metrics.stage(profile, Stage::PreBind, status, began.elapsed());
+        let outcome = match prepared {
+            Ok(()) => {
+                let began = Instant::now();
+                let outcome = match extend::bind(&self.client, placed).await {
+                    Some(outcome) => outcome,
+                    None => {
+                        let _lane = self.lanes.acquire().await;
+                        write(self.client.clone(), placed).await
+                    }
+                };
+                self.metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
+                outcome
+            }
+            Err(outcome) => outcome,
+        };
+        if outcome != Outcome::Bound {
+            self.devices.undo(&self.client, &placed.pod.uid, &held).await;
+        }
+        outcome
+    }
+
+    /// Writes what plugins have planned, which can take minutes. `held` gets the claims of devices as they were written.
+    async fn carry_out(&self, placed: &Placed, held: &mut Vec<Held>) -> Result<(), Outcome> {
+        let told = |claim: Arc<ResourceClaim>| {
+            self.updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
+        };
+        for plan in &placed.plans {
+            match plan {
+                PreBind::Volumes(plan) => {
+                    self.volumes.bind(&self.client, plan).await.map_err(|error| {
+                        self.metrics.volumes_failed();
+                        not_bound(placed, "VolumeBinding", &error, &error.event_text())
+                    })?;
+                }
+                PreBind::Devices(plan) => {
+                    let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
+                    let bound = self.devices.bind(&self.client, plan, event, held, &told).await;
+                    bound.map_err(|error| {
+                        not_bound(placed, "DynamicResources", &error, &error.event_text())
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Frees what is in the way of a pod that fits nowhere, and has it tried again; after a pause if that fails.
@@ -134,41 +162,16 @@ impl Binder {
         let (key, uid) = (pod.key(), pod.uid.clone());
         tokio::spawn(async move {
             for cleanup in &cleanups {
-                let _lane = lanes.acquire().await;
+                let lane = lanes.acquire().await;
                 let Err(error) = clean(&client, cleanup).await else { continue };
+                // Bindings do not wait for the pause.
+                drop(lane);
                 warn!(pod = %key, error = %error.event_text(), "a claim in the way of a pod is not freed");
                 tokio::time::sleep(limits::MAX_BACKOFF).await;
             }
             updates.put(Subject::Retry(uid.clone()), Update::Retry(uid));
         });
     }
-}
-
-/// Writes what plugins have planned, which can take minutes. `held` gets the claims of devices as they were written.
-async fn carry_out(
-    client: &Client,
-    volumes: &VolumeBinder,
-    (devices, updates): (&DeviceBinder, &Updates),
-    placed: &Placed,
-    held: &mut Vec<Held>,
-) -> Result<(), Outcome> {
-    let told = |claim: Arc<ResourceClaim>| {
-        updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
-    };
-    for plan in &placed.plans {
-        match plan {
-            PreBind::Volumes(plan) => {
-                let bound = volumes.bind(client, plan).await;
-                bound.map_err(|error| not_bound(placed, "VolumeBinding", &error, &error.event_text()))?;
-            }
-            PreBind::Devices(plan) => {
-                let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
-                let bound = devices.bind(client, plan, event, held, &told).await;
-                bound.map_err(|error| not_bound(placed, "DynamicResources", &error, &error.event_text()))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Reports that what a plugin has planned could not be written.
