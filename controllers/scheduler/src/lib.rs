@@ -20,7 +20,6 @@ pub mod resources;
 mod run;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
-#[allow(dead_code, reason = "only the seeds are used")]
 mod seeded;
 pub mod selecting;
 pub mod selector;

@@ -109,7 +109,7 @@ async fn failures_before_a_retry_is_due_do_not_lengthen_the_pause() {
         assert_eq!(take(&queue).await, "a");
     }
     assert_eq!(start.elapsed().as_millis(), 35);
-    // What was to come after a success is no retry.
+    // A key that is delayed after a success is not retried.
     queue.forget(&"a");
     queue.add_after("a", Duration::from_secs(600));
     assert_eq!(queue.retry("a"), MIN_BACKOFF);

@@ -1,8 +1,8 @@
 //! The metrics of kube-scheduler.
 //!
 //! The loop and the tasks that bind count in plain families behind one lock, which each takes for well under a microsecond
-//! and a few times an attempt. Whoever reads the metrics copies the families under the lock, and makes texts of the copy.
-//! What the queue counts is the queue's own, and is handed over from time to time.
+//! and a few times an attempt. A scrape copies the families under the lock, and makes texts of the copy.
+//! The queue counts for itself, and hands its counts over from time to time.
 
 mod measure;
 mod resources;

@@ -158,7 +158,7 @@ fn config(claim: &ResourceClaim, choices: &[Choice<'_>]) -> Vec<DeviceAllocation
                 has(asked.request.base_name()) || (choice.is_choice && has(&asked.request.full_name()))
             })
         };
-        // As in kube-scheduler, once for each request that it is about.
+        // Repeated for each request that it is about, as in kube-scheduler.
         let times = if requests.is_empty() { 1 } else { choices.iter().filter(is_for).count() };
         all.extend(std::iter::repeat_n(
             DeviceAllocationConfiguration {

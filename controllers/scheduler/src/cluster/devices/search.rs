@@ -454,14 +454,14 @@ impl<'a> Search<'a> {
         if is_refused {
             return Ok(false);
         }
-        // Who shares a device shares what it takes of counters.
+        // Sharers of a device take from the counters once.
         let has_sharers =
             uses.is_some_and(|uses| uses.capacity().is_some()) || self.shared.contains_key(&place);
         let is_paid = device.consumes.is_empty() || allows_multiple && has_sharers;
         if !is_paid && !self.counters.take(place.pool, pool, &device.consumes) {
             return Ok(false);
         }
-        // As in kube-scheduler, what a device has taken of counters stays taken if it is refused from here on.
+        // A device that is refused from here on keeps what it has taken from counters, as in kube-scheduler.
         if tolerations::forbid(source, request.tolerations) {
             return Ok(false);
         }
@@ -518,7 +518,7 @@ impl<'a> Search<'a> {
             self.counters.give_back(place.pool, &slice.devices[place.device].consumes);
             return;
         };
-        // As in kube-scheduler, a device that several can have keeps what it has taken of counters.
+        // A device that several can have keeps what it has taken from counters, as in kube-scheduler.
         if let Some((sum, sharers)) = self.shared.get_mut(&place) {
             subtract(sum, &consumed);
             *sharers -= 1;

@@ -111,7 +111,7 @@ impl Terms {
             used.sort_unstable();
             used.dedup();
             self.topology.retain(|name| used.binary_search(name).is_ok());
-            // Whoever has placed pods with many keys does not make others lose theirs each time.
+            // If placed pods have many keys, not each new one makes all others lose theirs.
             self.most_keys = 2 * self.topology.len();
         }
         self.topology.add(name);

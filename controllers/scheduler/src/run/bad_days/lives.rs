@@ -84,7 +84,7 @@ async fn set_node(api: &FakeApi, dice: &mut fastrand::Rng) {
     match dice.usize(..3) {
         0 if is_there => {
             send(api, "DELETE", &path, &json!({})).await;
-            // As the garbage collector of pods does.
+            // The garbage collector of pods does this in a cluster.
             for pod in api.all("pods").iter().filter(|pod| node_of(pod) == Some(&name)) {
                 let pod = pod["metadata"]["name"].as_str().unwrap();
                 send(api, "DELETE", &format!("/api/v1/namespaces/ns/pods/{pod}"), &json!({})).await;
