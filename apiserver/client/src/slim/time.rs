@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// A time of the API, which has whole seconds, or none.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A time of the API, which has whole seconds, or none, which is before all times.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OptionalTime(i64);
 
 /// No time of the calendar.

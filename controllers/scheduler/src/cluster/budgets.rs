@@ -25,12 +25,12 @@ impl Budgets {
 
     /// Splits pods, in their order, into those whose removal some budget does not allow any more after that of those before,
     /// and the others.
-    pub fn split(&self, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
+    pub fn split(&self, pods: Vec<Arc<PodInfo>>) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
         if self.0.is_empty() {
-            return (Vec::new(), pods.to_vec());
+            return (Vec::new(), pods);
         }
         let mut allowed: BTreeMap<ObjectKey, i32> = BTreeMap::new();
-        pods.iter().cloned().partition(|pod| {
+        pods.into_iter().partition(|pod| {
             let mut is_protected = false;
             for (key, budget) in self.matching(pod) {
                 let status = budget.status.as_ref();

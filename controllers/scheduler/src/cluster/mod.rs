@@ -163,7 +163,7 @@ impl Cluster {
     /// Returns the pod as it is counted on its node.
     pub fn placed(&self, pod: &PodInfo) -> Option<&Arc<PodInfo>> {
         let node = self.node(self.place_of(pod)?);
-        node.pods.iter().find(|other| other.uid == pod.uid)
+        node.pods.iter().rfind(|other| other.uid == pod.uid)
     }
 
     /// Returns a view for trying out placements, which are undone when it is dropped.

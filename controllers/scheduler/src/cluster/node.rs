@@ -103,10 +103,12 @@ pub struct Node {
     /// The Node object exists; pods may be known earlier.
     pub is_known: bool,
     pub pods: Vec<Arc<PodInfo>>,
-    /// Sum of the requests of `pods`.
+    /// Number of pods that count here and are not in `pods`; see [`Self::outline`].
+    unlisted: usize,
+    /// Sum of the requests of the pods.
     pub requested: Resources,
     pub scored: Scored,
-    /// Host ports of `pods`.
+    /// Host ports of the pods.
     pub ports: Vec<HostPort>,
 }
 
@@ -125,23 +127,66 @@ impl Node {
             facts: Arc::new(NodeFacts { name: Arc::clone(name), ..NodeFacts::default() }),
             is_known: false,
             pods: Vec::new(),
+            unlisted: 0,
             requested: Resources::default(),
             scored: Scored::default(),
             ports: Vec::new(),
         }
     }
 
+    /// Returns a copy to try out pods on: it counts the pods that are here, and has no list of them.
+    #[must_use]
+    pub fn outline(&self) -> Self {
+        Self {
+            id: self.id,
+            facts: Arc::clone(&self.facts),
+            is_known: self.is_known,
+            pods: Vec::new(),
+            unlisted: self.pod_count(),
+            requested: self.requested.clone(),
+            scored: self.scored,
+            ports: self.ports.clone(),
+        }
+    }
+
+    /// Returns the number of pods that count here.
+    pub fn pod_count(&self) -> usize {
+        self.pods.len() + self.unlisted
+    }
+
     pub fn add_pod(&mut self, pod: &Arc<PodInfo>) {
-        self.requested.add(pod.requests());
-        self.scored.add(pod.scored());
-        self.ports.extend(pod.spec.host_ports.iter().cloned());
+        self.add(pod);
         self.pods.push(Arc::clone(pod));
     }
 
     /// Removes a pod, and returns it if it was here.
     pub fn remove_pod(&mut self, pod: &PodInfo) -> Option<Arc<PodInfo>> {
-        let place = self.pods.iter().position(|other| other.uid == pod.uid)?;
+        // What is removed is most often what was added last: a pod whose binding is confirmed is counted anew.
+        let place = self.pods.iter().rposition(|other| other.uid == pod.uid)?;
         let pod = self.pods.swap_remove(place);
+        self.subtract(&pod);
+        Some(pod)
+    }
+
+    /// Counts a pod that is not listed.
+    pub fn count_pod(&mut self, pod: &PodInfo) {
+        self.add(pod);
+        self.unlisted += 1;
+    }
+
+    /// Counts a pod no longer that was not listed.
+    pub fn discount_pod(&mut self, pod: &PodInfo) {
+        self.subtract(pod);
+        self.unlisted -= 1;
+    }
+
+    fn add(&mut self, pod: &PodInfo) {
+        self.requested.add(pod.requests());
+        self.scored.add(pod.scored());
+        self.ports.extend(pod.spec.host_ports.iter().cloned());
+    }
+
+    fn subtract(&mut self, pod: &PodInfo) {
         self.requested.subtract(pod.requests());
         self.scored.subtract(pod.scored());
         for port in &pod.spec.host_ports {
@@ -149,6 +194,5 @@ impl Node {
                 self.ports.swap_remove(place);
             }
         }
-        Some(pod)
     }
 }

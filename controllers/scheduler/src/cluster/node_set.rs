@@ -77,6 +77,19 @@ impl NodeSet {
         }
     }
 
+    /// Returns the nodes as a list, ordered by id.
+    pub fn to_vec(&self) -> Vec<NodeId> {
+        let mut list = Vec::with_capacity(self.len());
+        for (place, word) in self.words.iter().enumerate() {
+            let mut rest = *word;
+            while rest != 0 {
+                list.push(id(place, rest.trailing_zeros()));
+                rest &= rest - 1;
+            }
+        }
+        list
+    }
+
     /// Returns the nodes, ordered by id.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.words.iter().enumerate().flat_map(|(place, word)| {
@@ -124,7 +137,7 @@ mod tests {
         nodes.remove(NodeId::new(64));
         nodes.remove(NodeId::new(1000));
         assert_eq!(ids(&nodes), [0, 63, 200]);
-        assert_eq!(nodes.len(), 3);
+        assert_eq!((nodes.len(), nodes.to_vec()), (3, nodes.iter().collect()));
         assert!(nodes.contains(NodeId::new(200)) && !nodes.contains(NodeId::new(64)));
         nodes.retain(|id| id.index() != 63);
         assert_eq!(ids(&nodes), [0, 200]);

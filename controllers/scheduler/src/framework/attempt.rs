@@ -7,6 +7,7 @@ use super::diagnosis::Diagnosis;
 use super::meter::{Meter, Stage, Status};
 use super::plugin::{Code, NodeFilter, PreFilter, Refusal};
 use super::profile::{Profile, Sampling};
+use super::refusals::Refusals;
 use super::view::Views;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::limits;
@@ -25,6 +26,8 @@ struct Prepared<'a> {
     plugin: &'static str,
     /// Index of the plugin in the profile.
     index: usize,
+    /// Place of the plugin among the filters of the profile.
+    place: usize,
     filter: Box<dyn NodeFilter + 'a>,
     /// The answers depend on the template and the node alone.
     is_cached: bool,
@@ -91,12 +94,12 @@ impl<'a> Attempt<'a> {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        for &index in &profile.filter {
+        for (place, &index) in profile.filter.iter().enumerate() {
             let plugin = profile.plugin(index);
             let mut push = |filter: Option<Box<dyn NodeFilter + 'a>>, is_cached| {
                 let Some(filter) = filter else { return };
                 meter.evaluated(Stage::Filter, index);
-                attempt.filters.push(Prepared { plugin: plugin.name(), index, filter, is_cached });
+                attempt.filters.push(Prepared { plugin: plugin.name(), index, place, filter, is_cached });
             };
             push(plugin.node_filter(&pod.spec, cluster), true);
             push(global[index].take(), false);
@@ -176,12 +179,26 @@ impl<'a> Attempt<'a> {
     }
 
     /// Records why nodes do not pass.
-    fn explain(&self, cluster: &Cluster, diagnosis: &mut Diagnosis) {
-        let only = self.candidates(cluster);
-        for id in only.as_ref().unwrap_or(cluster.known()).iter() {
-            if let Err(refusal) = self.check(cluster.node(id)) {
-                diagnosis.refuse(id, refusal);
+    fn explain(
+        &self,
+        profile: &Profile,
+        pod: &PodInfo,
+        cluster: &Cluster,
+        views: &mut Views,
+        diagnosis: &mut Diagnosis,
+    ) {
+        if let Some(only) = self.candidates(cluster) {
+            for id in only.iter() {
+                if let Err(refusal) = self.check(cluster.node(id)) {
+                    diagnosis.refuse(id, refusal);
+                }
             }
+        } else {
+            let mut refusals = views.explain(profile, &pod.spec, cluster).refusals.clone();
+            if !self.is_local() {
+                cluster.nodes().for_each(|node| self.explain_more(profile, node, &mut refusals));
+            }
+            diagnosis.refuse_each(refusals);
         }
         if self.only.is_some() {
             let plugins = self.restricting.join(" ");
@@ -190,31 +207,28 @@ impl<'a> Attempt<'a> {
             diagnosis.plugins.extend(&self.restricting);
         }
     }
+
+    /// Sets why a node does not pass, if the reason is none of those that are cached, or comes before.
+    fn explain_more(&self, profile: &Profile, node: &Node, refusals: &mut Refusals) {
+        let cached = refusals.get(node.id).map(|refusal| refusal.plugin);
+        let is_first = |one: &&Prepared<'_>| {
+            let place_of = |plugin| profile.filter.iter().position(|i| profile.plugin(*i).name() == plugin);
+            cached.is_none_or(|plugin| place_of(plugin).is_none_or(|place| one.place < place))
+        };
+        let uncached = self.filters.iter().filter(|one| !one.is_cached && is_first(one));
+        if let Some(one) = uncached.into_iter().find(|one| !one.filter.passes(node)) {
+            refusals.insert(node.id, one.filter.refusal(node).by(one.plugin));
+        }
+    }
 }
 
-/// Returns the nodes that a pod can run on. `start` is the index of the node where sampling begins.
+/// Returns the nodes that a pod can run on. `start` is the index of the node where sampling begins; `meter` gets the times of
+/// the extension points PreFilter and Filter.
 ///
 /// # Errors
 ///
 /// Returns why no node is feasible.
 pub fn find_feasible(
-    profile: &Profile,
-    pod: &PodInfo,
-    cluster: &mut Cluster,
-    views: &mut Views,
-    start: usize,
-    nominated_first: NominatedFirst,
-) -> Result<Feasible, Box<Diagnosis>> {
-    let mut meter = Meter::default();
-    find_feasible_timed(profile, pod, cluster, views, start, nominated_first, &mut meter)
-}
-
-/// Does the same as [`find_feasible`], and measures the extension points PreFilter and Filter.
-///
-/// # Errors
-///
-/// Returns why no node is feasible.
-pub fn find_feasible_timed(
     profile: &Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,
@@ -282,13 +296,11 @@ fn passing(
     let mut nodes = attempt.passing(profile, pod, cluster, views);
     let checked = attempt.candidates(cluster).map_or(cluster.len(), |only| only.len());
     drop(attempt);
-    for id in contested(pod, cluster, &nodes) {
-        if fits_with_nominated(profile, pod, cluster, id).is_err() {
-            nodes.remove(id);
-        }
+    for (id, _) in refused_with_nominated(profile, pod, cluster, contested(pod, cluster, &nodes)) {
+        nodes.remove(id);
     }
     if nodes.is_empty() {
-        explain(profile, pod, cluster, &mut diagnosis);
+        explain(profile, pod, cluster, views, &mut diagnosis);
         let status = if diagnosis.is_error() { Status::Refused(Code::Error) } else { Status::Success };
         meter.ended(Stage::Filter, status);
         return Err(diagnosis);
@@ -297,18 +309,22 @@ fn passing(
 }
 
 /// Records why nodes are not feasible for a pod. A node for which pods are nominated is judged with them first.
-fn explain(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster, diagnosis: &mut Diagnosis) {
+fn explain(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    views: &mut Views,
+    diagnosis: &mut Diagnosis,
+) {
     let candidates = match Attempt::prepare(profile, pod, cluster) {
         Ok(attempt) => {
-            attempt.explain(cluster, diagnosis);
+            attempt.explain(profile, pod, cluster, views, diagnosis);
             attempt.candidates(cluster).unwrap_or_else(|| cluster.known().clone())
         }
         Err(refusal) => return diagnosis.refuse_all(refusal),
     };
-    for id in contested(pod, cluster, &candidates) {
-        if let Err(refusal) = fits_with_nominated(profile, pod, cluster, id) {
-            diagnosis.refuse(id, refusal);
-        }
+    for (id, refusal) in refused_with_nominated(profile, pod, cluster, contested(pod, cluster, &candidates)) {
+        diagnosis.refuse(id, refusal);
     }
 }
 
@@ -318,7 +334,7 @@ pub fn diagnose(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster) -> Diag
         plugin.register(pod, cluster);
     }
     let mut diagnosis = Diagnosis { nodes: cluster.len(), ..Diagnosis::default() };
-    explain(profile, pod, cluster, &mut diagnosis);
+    explain(profile, pod, cluster, &mut Views::default(), &mut diagnosis);
     diagnosis
 }
 
@@ -326,7 +342,7 @@ pub fn diagnose(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster) -> Diag
 fn fitting_nominated(profile: &Profile, pod: &PodInfo, cluster: &mut Cluster) -> Option<NodeId> {
     let id = cluster.named(pod.nominated.as_deref()?)?.id;
     let passes = Attempt::prepare(profile, pod, cluster).ok()?.check(cluster.node(id)).is_ok();
-    (passes && fits_with_nominated(profile, pod, cluster, id).is_ok()).then_some(id)
+    (passes && refused_with_nominated(profile, pod, cluster, vec![id]).is_empty()).then_some(id)
 }
 
 /// Returns the nodes of a set for which pods are nominated that the pod has to leave room for.
@@ -344,26 +360,50 @@ pub(crate) fn yields(pod: &PodInfo, nominated: &PodInfo) -> bool {
     nominated.spec.priority >= pod.spec.priority && nominated.uid != pod.uid
 }
 
-/// Checks a node that passes as it is, with the nominated pods on it that the pod has to leave room for.
-fn fits_with_nominated(
+/// Checks nodes with the nominated pods on them that the pod has to leave room for; returns those that do not pass so.
+fn refused_with_nominated(
+    profile: &Profile,
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    ids: Vec<NodeId>,
+) -> Vec<(NodeId, Refusal)> {
+    if ids.is_empty() {
+        return Vec::new();
+    }
+    match Attempt::prepare(profile, pod, cluster) {
+        Ok(attempt) if attempt.is_local() => {
+            let check = |id: NodeId| {
+                let mut node = cluster.node(id).outline();
+                rivals(pod, cluster, id).for_each(|rival| node.count_pod(rival));
+                Some((id, attempt.check(&node).err()?))
+            };
+            return ids.into_iter().filter_map(check).collect();
+        }
+        Ok(_) => {}
+        Err(refusal) => {
+            let has_rivals = |id: &NodeId| rivals(pod, cluster, *id).next().is_some();
+            return ids.into_iter().filter(has_rivals).map(|id| (id, refusal.clone())).collect();
+        }
+    }
+    let check = |id: NodeId| Some((id, fits_with_rivals(profile, pod, cluster, id).err()?));
+    ids.into_iter().filter_map(check).collect()
+}
+
+/// Returns the pods that are nominated for a node and that a pod has to leave room for.
+fn rivals<'a>(pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+    cluster.nominated.on(&cluster.node(id).name).iter().filter(|other| yields(pod, other))
+}
+
+/// Checks a node with the nominated pods on it, in a trial.
+fn fits_with_rivals(
     profile: &Profile,
     pod: &PodInfo,
     cluster: &mut Cluster,
     id: NodeId,
 ) -> Result<(), Refusal> {
-    let name = cluster.node(id).name.clone();
-    let rivals: Vec<_> =
-        cluster.nominated.on(&name).iter().filter(|other| yields(pod, other)).cloned().collect();
+    let rivals: Vec<_> = rivals(pod, cluster, id).cloned().collect();
     if rivals.is_empty() {
         return Ok(());
-    }
-    {
-        let attempt = Attempt::prepare(profile, pod, cluster)?;
-        if attempt.is_local() {
-            let mut node = cluster.node(id).clone();
-            rivals.iter().for_each(|rival| node.add_pod(rival));
-            return attempt.check(&node);
-        }
     }
     let mut trial = cluster.trial();
     for rival in rivals.iter().filter(|rival| trial.place_of(rival).is_none()).collect::<Vec<_>>() {
@@ -375,7 +415,7 @@ fn fits_with_nominated(
 
 /// Returns all feasible nodes, or the first of them from a node on.
 fn sample(sampling: Sampling, nodes: &NodeSet, checked: usize, all: usize, start: usize) -> Feasible {
-    let feasible: Vec<NodeId> = nodes.iter().collect();
+    let feasible = nodes.to_vec();
     let limit = wanted(sampling, all);
     if feasible.len() <= limit {
         return Feasible { nodes: feasible, evaluated: checked };
@@ -394,67 +434,4 @@ fn wanted(sampling: Sampling, all: usize) -> usize {
         Sampling::Percent(percent) => usize::from(percent),
     };
     if all < limits::MIN_FEASIBLE_NODES { all } else { (all * percent / 100).max(limits::MIN_FEASIBLE_NODES) }
-}
-
-/// Returns the weighted sums of the scores of the feasible nodes, in their order. Each plugin's scores are shown to `see`
-/// with its name before they are weighted.
-pub fn score(
-    profile: &Profile,
-    pod: &PodInfo,
-    cluster: &Cluster,
-    views: &mut Views,
-    feasible: &[NodeId],
-    see: impl FnMut(&'static str, &[i64]),
-) -> Vec<i64> {
-    score_timed(profile, pod, cluster, views, feasible, see, &mut Meter::default())
-}
-
-/// Does the same as [`score`], and measures the extension point Score.
-pub fn score_timed(
-    profile: &Profile,
-    pod: &PodInfo,
-    cluster: &Cluster,
-    views: &mut Views,
-    feasible: &[NodeId],
-    mut see: impl FnMut(&'static str, &[i64]),
-    meter: &mut Meter,
-) -> Vec<i64> {
-    let mut totals = vec![0; feasible.len()];
-    let mut scores = vec![0; feasible.len()];
-    let view = views.refresh(profile, &pod.spec, cluster);
-    for (&(index, weight), column) in profile.score.iter().zip(&view.columns) {
-        let plugin = profile.plugin(index);
-        let scoring = || match column {
-            Some(column) => {
-                column.score(feasible, &mut scores);
-                true
-            }
-            None => match plugin.score(pod, cluster, feasible) {
-                Some(others) => {
-                    scores = others;
-                    true
-                }
-                None => false,
-            },
-        };
-        let status = |scored: &bool| if *scored { Status::Success } else { Status::Skip };
-        if !meter.time((Stage::Score, index), feasible.len(), scoring, status) {
-            continue;
-        }
-        meter.evaluated(Stage::Score, index);
-        see(plugin.name(), &scores);
-        for (total, score) in totals.iter_mut().zip(&scores) {
-            *total += score * weight;
-        }
-    }
-    meter.ended(Stage::Score, Status::Success);
-    totals
-}
-
-/// Returns the node with the highest total; `random` breaks ties, so that equal nodes fill evenly.
-pub fn best(feasible: &[NodeId], totals: &[i64], random: u64) -> Option<NodeId> {
-    let best = totals.iter().copied().max()?;
-    let winners = || feasible.iter().zip(totals).filter(|(_, total)| **total == best).map(|(id, _)| *id);
-    let count = winners().count() as u64;
-    winners().nth(usize::try_from(random % count).unwrap_or_default())
 }

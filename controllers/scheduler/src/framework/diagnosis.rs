@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::plugin::{Cleanup, Code, Refusal};
+use super::refusals::Refusals;
 use crate::cluster::NodeId;
 
 /// No node is feasible. Prints as kube-scheduler writes it into the event `FailedScheduling` and the condition of the pod:
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// Number of nodes.
     pub nodes: usize,
     /// The first refusal of each node that was checked.
-    pub refusals: BTreeMap<NodeId, Refusal>,
+    pub refusals: Refusals,
     /// The reason for which the other nodes were not checked.
     pub others: Option<Refusal>,
     /// The refusal of all nodes, before any was looked at.
@@ -37,6 +38,12 @@ impl Diagnosis {
         self.refusals.insert(node, refusal);
     }
 
+    /// Takes over the refusals of nodes of which none was recorded so far.
+    pub fn refuse_each(&mut self, refusals: Refusals) {
+        refusals.distinct().for_each(|(refusal, _)| self.note(refusal));
+        self.refusals = refusals;
+    }
+
     /// Records the refusal of all nodes.
     pub fn refuse_all(&mut self, refusal: Refusal) {
         self.note(&refusal);
@@ -54,20 +61,22 @@ impl Diagnosis {
 
     /// Returns `true` if the attempt has failed, rather than found that nothing fits.
     pub fn is_error(&self) -> bool {
-        let mut all = self.pre_filter.iter().chain(self.refusals.values());
+        let mut all = self.pre_filter.iter().chain(self.refusals.distinct().map(|(refusal, _)| refusal));
         self.error.is_some() || all.any(|refusal| refusal.code == Code::Error)
     }
 
     /// Returns the refusal of a node.
     pub fn refusal_of(&self, node: NodeId) -> Option<&Refusal> {
-        self.pre_filter.as_ref().or_else(|| self.refusals.get(&node)).or(self.others.as_ref())
+        self.pre_filter.as_ref().or_else(|| self.refusals.get(node)).or(self.others.as_ref())
     }
 
     /// Returns the number of nodes with each reason.
     fn reasons(&self) -> BTreeMap<&str, usize> {
         let mut reasons = BTreeMap::new();
-        for reason in self.refusals.values().flat_map(|refusal| &refusal.reasons) {
-            *reasons.entry(reason.as_str()).or_default() += 1;
+        for (refusal, nodes) in self.refusals.distinct() {
+            for reason in &refusal.reasons {
+                *reasons.entry(reason.as_str()).or_default() += nodes;
+            }
         }
         let unchecked = self.nodes.saturating_sub(self.refusals.len());
         for reason in self.others.iter().flat_map(|refusal| &refusal.reasons).filter(|_| unchecked > 0) {

@@ -11,13 +11,12 @@ mod event;
 mod meter;
 mod plugin;
 mod profile;
+mod refusals;
+mod score;
 mod view;
 
 pub(crate) use self::attempt::yields;
-pub use self::attempt::{
-    Attempt, Feasible, NominatedFirst, all_feasible, best, diagnose, find_feasible, find_feasible_timed,
-    score, score_timed,
-};
+pub use self::attempt::{Attempt, Feasible, NominatedFirst, all_feasible, diagnose, find_feasible};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
@@ -26,4 +25,6 @@ pub use self::plugin::{
     PreemptionArgs, Refusal,
 };
 pub use self::profile::{Profile, Sampling};
+pub use self::refusals::Refusals;
+pub use self::score::{best, score, scores_by_plugin};
 pub use self::view::Views;

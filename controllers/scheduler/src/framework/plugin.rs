@@ -31,7 +31,7 @@ pub enum Code {
 }
 
 /// The answer of a plugin that refuses a node, or the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
     pub code: Code,
     /// Name of the plugin; the framework sets it.
@@ -117,13 +117,13 @@ pub enum Normalize {
 impl Normalize {
     /// Replaces raw scores, which are not negative, by scores (`DefaultNormalizeScore`).
     pub fn apply(self, scores: &mut [i64]) {
+        if self == Self::Identity {
+            return;
+        }
         let max = scores.iter().copied().max().unwrap_or_default();
         let scale = |score: i64| if max == 0 { 0 } else { score * MAX_SCORE / max };
-        match self {
-            Self::Identity => {}
-            Self::Greatest => scores.iter_mut().for_each(|score| *score = scale(*score)),
-            Self::Least => scores.iter_mut().for_each(|score| *score = MAX_SCORE - scale(*score)),
-        }
+        let normalize = |score| if self == Self::Least { MAX_SCORE - scale(score) } else { scale(score) };
+        scores.iter_mut().for_each(|score| *score = normalize(*score));
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::plugin::{NodeFilter, Normalize};
 use super::profile::Profile;
+use super::refusals::Refusals;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet, Position};
 use crate::limits;
 use crate::pod::{PodSpec, SpecId};
@@ -23,8 +24,14 @@ pub(super) struct View {
     epochs: Vec<u64>,
     /// Nodes that pass all node filters.
     pub passing: NodeSet,
+    /// The first refusal of each other node, but for those in `unexplained`.
+    pub refusals: Refusals,
+    /// Nodes that do not pass, and for which nobody has asked why.
+    unexplained: NodeSet,
     /// Raw scores, in the order of the profile's score plugins; `None` for plugins without node scores.
     pub columns: Vec<Option<Column>>,
+    /// Weighted sums of the scores that are not normalized, by index of the node.
+    pub sums: Vec<i64>,
     used: u64,
 }
 
@@ -40,30 +47,41 @@ pub(super) struct Column {
 
 impl Column {
     fn set(&mut self, id: NodeId, score: i64) {
-        if id.index() >= self.raw.len() {
-            self.raw.resize(id.index() + 1, 0);
-        }
-        let entry = &mut self.raw[id.index()];
-        self.non_zero = self.non_zero + usize::from(score != 0) - usize::from(*entry != 0);
-        *entry = score;
+        let before = self.raw.get(id.index()).copied().unwrap_or_default();
+        self.non_zero = self.non_zero + usize::from(score != 0) - usize::from(before != 0);
+        put(&mut self.raw, id, score);
     }
 
-    /// Replaces scores by the normalized ones of these nodes.
-    pub fn score(&self, nodes: &[NodeId], scores: &mut [i64]) {
-        if self.non_zero == 0 {
-            scores.fill(0);
-        } else {
-            for (score, id) in scores.iter_mut().zip(nodes) {
-                *score = self.raw[id.index()];
-            }
-        }
-        self.normalize.apply(scores);
+    /// Returns `true` if the scores are part of [`View::sums`].
+    pub fn is_in_sums(&self) -> bool {
+        self.normalize == Normalize::Identity
+    }
+
+    /// Returns the normalized scores of nodes.
+    pub fn scores(&self, nodes: &[NodeId]) -> Vec<i64> {
+        let mut scores = match self.non_zero {
+            0 => vec![0; nodes.len()],
+            _ => nodes.iter().map(|id| self.raw[id.index()]).collect(),
+        };
+        self.normalize.apply(&mut scores);
+        scores
     }
 }
 
 impl Views {
     /// Returns the up-to-date view of a template.
     pub(super) fn refresh(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &View {
+        self.current(profile, spec, cluster)
+    }
+
+    /// Returns the up-to-date view of a template, with all refusals.
+    pub(super) fn explain(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &View {
+        let view = self.current(profile, spec, cluster);
+        view.explain(profile, spec, cluster);
+        view
+    }
+
+    fn current(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &mut View {
         self.clock += 1;
         let place = self.profiles.iter().position(|(name, _)| *name == profile.name).unwrap_or_else(|| {
             self.profiles.push((profile.name.clone(), BTreeMap::new()));
@@ -111,27 +129,60 @@ impl View {
         let row = |view: &mut Self, node: &Node| {
             let passes = node.is_known && filters.iter().all(|filter| filter.passes(node));
             view.passing.set(node.id, passes);
-            for (column, score) in view.columns.iter_mut().zip(&scores) {
+            view.refusals.remove(node.id);
+            view.unexplained.set(node.id, node.is_known && !passes);
+            let mut sum = 0;
+            for ((column, score), (_, weight)) in view.columns.iter_mut().zip(&scores).zip(&profile.score) {
                 if let (Some(column), Some(score)) = (column, score) {
                     // Nodes that do not pass are not scored.
-                    column.set(node.id, if passes { (score.raw)(node) } else { 0 });
+                    let raw = if passes { (score.raw)(node) } else { 0 };
+                    column.set(node.id, raw);
+                    sum += if column.is_in_sums() { raw * weight } else { 0 };
                 }
             }
+            put(&mut view.sums, node.id, sum);
         };
         match changed {
             Some(changed) => changed.for_each(|id| row(self, cluster.node(id))),
             None => {
                 self.passing.clear();
+                self.refusals.clear();
+                self.unexplained.clear();
                 let column = |score: &super::NodeScore<'_>| Column {
                     raw: vec![0; cluster.capacity()],
                     non_zero: 0,
                     normalize: score.normalize,
                 };
                 self.columns = scores.iter().map(|score| score.as_ref().map(column)).collect();
+                self.sums = vec![0; cluster.capacity()];
                 cluster.nodes().for_each(|node| row(self, node));
             }
         }
         self.epochs = epochs;
         self.position = Some(cluster.log().position());
     }
+
+    /// Finds out why nodes do not pass for which nobody has asked.
+    fn explain(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) {
+        if self.unexplained.is_empty() {
+            return;
+        }
+        let plugins = profile.filter.iter().map(|index| profile.plugin(*index));
+        let filters: Vec<_> =
+            plugins.filter_map(|plugin| Some((plugin.name(), plugin.node_filter(spec, cluster)?))).collect();
+        for id in std::mem::take(&mut self.unexplained).iter() {
+            let node = cluster.node(id);
+            if let Some((plugin, filter)) = filters.iter().find(|(_, filter)| !filter.passes(node)) {
+                self.refusals.insert(id, filter.refusal(node).by(plugin));
+            }
+        }
+    }
+}
+
+/// Sets an entry of a list by index of the node.
+fn put(list: &mut Vec<i64>, id: NodeId, value: i64) {
+    if id.index() >= list.len() {
+        list.resize(id.index() + 1, 0);
+    }
+    list[id.index()] = value;
 }

@@ -1,12 +1,14 @@
 //! `NodeVolumeLimits`: no more volumes of a CSI driver on a node than the node's CSINode allows.
 
+use std::collections::BTreeSet;
+
 use apiserver_client::ObjectKey;
 use apiserver_meta::volumes;
 use k8s_openapi::api::core::v1::Volume;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeAttachment};
 
 use crate::cluster::storage::{BuiltIn, Storage, Unknown, Volumes, inline_handle};
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, Node, NodeSet};
 use crate::framework::{
     Actions, Change, Code, Event, Hint, NodeFilter, Plugin, PreFilter, Refusal, Resource, Versions,
 };
@@ -57,6 +59,15 @@ impl NodeFilter for Limited<'_> {
     fn refusal(&self, node: &Node) -> Refusal {
         self.check(node).err().unwrap_or_else(|| Refusal::unschedulable("node(s) exceed max volume count"))
     }
+
+    fn restrict(&self, cluster: &Cluster, nodes: &mut NodeSet) {
+        let count = match (&self.with_csi, &self.without_csi) {
+            (Ok(volumes), Ok(_)) => i64::try_from(volumes.values().map(BTreeSet::len).sum::<usize>()).ok(),
+            _ => None,
+        };
+        let has_room = |id| count.is_some_and(|count| self.storage.has_room_for(id, count));
+        nodes.retain(|id| has_room(id) || self.passes(cluster.node(id)));
+    }
 }
 
 /// Returns `true` if limits can count a volume.
@@ -69,6 +80,12 @@ fn is_counted(volume: &Volume) -> bool {
 impl Plugin for NodeVolumeLimits {
     fn name(&self) -> &'static str {
         "NodeVolumeLimits"
+    }
+
+    fn register(&self, pod: &PodInfo, cluster: &mut Cluster) {
+        if pod.volumes.iter().any(is_counted) {
+            cluster.storage.register_rooms();
+        }
     }
 
     fn pre_filter<'a>(&'a self, pod: &'a PodInfo, cluster: &'a Cluster) -> PreFilter<'a> {

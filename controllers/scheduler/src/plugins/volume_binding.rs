@@ -10,7 +10,7 @@ use super::node_volume_limits::uses;
 use crate::cluster::storage::{
     Claims, Conflict, MIGRATED_PLUGINS, Storage, Uncertain, VolumePlan, volume_limit,
 };
-use crate::cluster::{Cluster, Node, NodeId};
+use crate::cluster::{Cluster, Node, NodeId, NodeSet};
 use crate::framework::{
     Actions, Change, Code, Event, Hint, NodeFilter, Plugin, PreBind, PreFilter, Refusal, Resource, Versions,
 };
@@ -48,6 +48,12 @@ impl NodeFilter for Bindable<'_> {
             Ok(Ok(_)) => Refusal::unresolvable(Conflict::NoVolume.reason()),
             Ok(Err(conflicts)) => refusal(&conflicts),
             Err(problem) => Refusal::new(Code::Error, problem),
+        }
+    }
+
+    fn restrict(&self, cluster: &Cluster, nodes: &mut NodeSet) {
+        if !self.claims.allow_all() {
+            nodes.retain(|id| self.passes(cluster.node(id)));
         }
     }
 }

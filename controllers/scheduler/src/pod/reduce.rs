@@ -14,6 +14,8 @@ const RESTART_ALL: &str = "RestartAllContainers";
 
 /// Returns metadata without what scheduling does not read.
 pub(super) fn metadata(mut meta: ObjectMeta) -> ObjectMeta {
+    // [`PodInfo`](super::PodInfo) has it in fewer bytes.
+    meta.uid = None;
     meta.annotations = None;
     meta.finalizers = None;
     if let Some(owners) = &mut meta.owner_references {

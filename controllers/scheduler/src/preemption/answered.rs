@@ -50,21 +50,24 @@ pub fn still_helpful(
     for plugin in &profile.plugins {
         plugin.register(pod, cluster);
     }
-    let is_local = Attempt::prepare(profile, pod, cluster).is_ok_and(|attempt| attempt.is_local());
-    let check = |mut candidate: Candidate| {
+    let current = |mut candidate: Candidate| {
         candidate.victims.retain(|victim| cluster.place_of(victim) == Some(candidate.node));
-        if candidate.victims.is_empty() || !cluster.known().contains(candidate.node) {
-            return None;
-        }
-        let mut probe = if is_local {
-            Probe::local(profile, pod, cluster, candidate.node)
-        } else {
-            Probe::trial(profile, pod, cluster, candidate.node)
-        };
-        candidate.victims.iter().for_each(|victim| probe.remove(victim));
-        let fits = probe.fits().is_ok();
-        drop(probe);
-        fits.then_some(candidate)
+        (!candidate.victims.is_empty() && cluster.known().contains(candidate.node)).then_some(candidate)
     };
-    candidates.into_iter().filter_map(check).collect()
+    let mut candidates: Vec<Candidate> = candidates.into_iter().filter_map(current).collect();
+    if let Ok(attempt) = Attempt::prepare(profile, pod, cluster)
+        && attempt.is_local()
+    {
+        let probe = |candidate: &Candidate| Probe::local(&attempt, pod, cluster, candidate.node);
+        candidates.retain(|candidate| helps(candidate, probe(candidate)));
+        return candidates;
+    }
+    candidates.retain(|candidate| helps(candidate, Probe::trial(profile, pod, cluster, candidate.node)));
+    candidates
+}
+
+/// Returns `true` if the pod fits without the victims.
+fn helps(candidate: &Candidate, mut probe: Probe<'_>) -> bool {
+    candidate.victims.iter().for_each(|victim| probe.remove(victim));
+    probe.fits().is_ok()
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use apiserver_client::slim::OptionalTime;
 use jiff::Timestamp;
 
 use super::Candidate;
@@ -9,9 +10,8 @@ use crate::pod::PodInfo;
 
 /// Orders pods by importance, the most important first: by priority, then those that have run longer. A pod that has not
 /// started yet is the youngest.
-pub(super) fn importance(pod: &PodInfo) -> (Reverse<i32>, bool, Option<Timestamp>) {
-    let started = pod.started.get();
-    (Reverse(pod.spec.priority), started.is_none(), started)
+pub(super) fn importance(pod: &PodInfo) -> (Reverse<i32>, bool, OptionalTime) {
+    (Reverse(pod.spec.priority), pod.started == OptionalTime::default(), pod.started)
 }
 
 /// Returns the candidate to choose (`pickOneNodeForPreemption`): with the fewest violations of budgets, then whose most

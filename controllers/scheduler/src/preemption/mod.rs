@@ -10,7 +10,7 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use self::answered::{Answered, still_helpful};
@@ -18,7 +18,7 @@ pub use self::choice::pick;
 pub use self::post_filter::{post_filter, post_filter_by};
 use self::probe::Probe;
 use crate::cluster::{Cluster, NodeId};
-use crate::framework::{Attempt, Code, Diagnosis, PreemptionArgs, Profile, Refusal};
+use crate::framework::{Attempt, Code, Diagnosis, PreemptionArgs, Profile, Refusal, Refusals};
 use crate::pod::PodInfo;
 
 /// The pods to remove from a node so that a pod fits there.
@@ -81,8 +81,9 @@ pub fn preempt(
 }
 
 /// Returns the errors among refusals as one text; `None` if there are none.
-fn errors(refusals: &BTreeMap<NodeId, Refusal>) -> Option<String> {
-    let errors = refusals.values().filter(|refusal| refusal.code == Code::Error);
+fn errors(refusals: &Refusals) -> Option<String> {
+    let errors =
+        refusals.distinct().map(|(refusal, _)| refusal).filter(|refusal| refusal.code == Code::Error);
     let texts: BTreeSet<String> = errors.map(Refusal::message).collect();
     let joined = texts.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     match texts.len() {
@@ -101,17 +102,39 @@ pub fn candidates(
     nodes: &[NodeId],
     start: usize,
     wanted: usize,
-) -> (Vec<Candidate>, BTreeMap<NodeId, Refusal>) {
-    let (mut found, mut refusals) = (Vec::new(), BTreeMap::new());
+) -> (Vec<Candidate>, Refusals) {
+    let nodes = nodes.iter().cycle().skip(start).take(nodes.len()).copied();
+    if let Ok(attempt) = Attempt::prepare(profile, pod, cluster)
+        && attempt.is_local()
+    {
+        let try_out = |id| {
+            let potential = Potential::on(pod, cluster, id)?;
+            victims_on(potential, Probe::local(&attempt, pod, cluster, id))
+        };
+        return search(nodes, wanted, try_out);
+    }
+    let try_out = |id| {
+        let potential = Potential::on(pod, cluster, id)?;
+        victims_on(potential, Probe::trial(profile, pod, cluster, id))
+    };
+    search(nodes, wanted, try_out)
+}
+
+/// Tries out nodes until `wanted` candidates are found of which one violates no budget.
+fn search(
+    nodes: impl Iterator<Item = NodeId>,
+    wanted: usize,
+    mut try_out: impl FnMut(NodeId) -> Result<Candidate, Refusal>,
+) -> (Vec<Candidate>, Refusals) {
+    let (mut found, mut refusals) = (Vec::new(), Refusals::default());
     let mut is_allowed = false;
-    let is_local = Attempt::prepare(profile, pod, cluster).is_ok_and(|attempt| attempt.is_local());
-    for &id in nodes.iter().cycle().skip(start).take(nodes.len()) {
-        match victims_on(profile, pod, cluster, id, is_local) {
+    for id in nodes {
+        match try_out(id) {
             Ok(candidate) => {
                 is_allowed |= candidate.violations == 0;
                 found.push(candidate);
             }
-            Err(refusal) => drop(refusals.insert(id, refusal)),
+            Err(refusal) => refusals.insert(id, refusal),
         }
         if is_allowed && found.len() >= wanted {
             break;
@@ -145,45 +168,48 @@ fn wanted(args: PreemptionArgs, nodes: usize) -> usize {
     percentage.max(args.min_candidate_nodes_absolute as usize).min(nodes)
 }
 
-fn nothing(nodes: usize, refusals: BTreeMap<NodeId, Refusal>) -> String {
+fn nothing(nodes: usize, refusals: Refusals) -> String {
     let others = Some(Refusal::unresolvable("Preemption is not helpful for scheduling"));
     Diagnosis { nodes, refusals, others, ..Diagnosis::default() }.to_string()
 }
 
-/// Returns the fewest, least important pods whose removal makes a pod fit on a node. Pods that a budget protects are
-/// spared first, then the most important ones. `is_local` says that all filters depend on the node alone.
-fn victims_on(
-    profile: &Profile,
-    pod: &PodInfo,
-    cluster: &mut Cluster,
-    id: NodeId,
-    is_local: bool,
-) -> Result<Candidate, Refusal> {
-    let below = |other: &&Arc<PodInfo>| other.spec.priority < pod.spec.priority;
-    let mut potential: Vec<Arc<PodInfo>> = cluster.node(id).pods.iter().filter(below).cloned().collect();
-    if potential.is_empty() {
-        return Err(Refusal::unresolvable("No preemption victims found for incoming pod"));
+/// The pods of a node that may be removed, the most important ones first.
+struct Potential {
+    node: NodeId,
+    name: Arc<str>,
+    /// Those that a budget protects.
+    protected: Vec<Arc<PodInfo>>,
+    free: Vec<Arc<PodInfo>>,
+}
+
+impl Potential {
+    fn on(pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Result<Self, Refusal> {
+        let below = |other: &&Arc<PodInfo>| other.spec.priority < pod.spec.priority;
+        let mut all: Vec<Arc<PodInfo>> = cluster.node(id).pods.iter().filter(below).cloned().collect();
+        if all.is_empty() {
+            return Err(Refusal::unresolvable("No preemption victims found for incoming pod"));
+        }
+        all.sort_by_key(|pod| choice::importance(pod));
+        let (protected, free) = cluster.budgets.split(all);
+        Ok(Self { node: id, name: Arc::clone(&cluster.node(id).name), protected, free })
     }
-    potential.sort_by_key(|pod| choice::importance(pod));
-    let (protected, free) = cluster.budgets.split(&potential);
+}
+
+/// Returns the fewest, least important pods whose removal makes a pod fit on a node. Pods that a budget protects are
+/// spared first, then the most important ones.
+fn victims_on(potential: Potential, mut probe: Probe<'_>) -> Result<Candidate, Refusal> {
+    let Potential { node, name, protected, free } = potential;
     let mixed = !protected.is_empty() && !free.is_empty();
-    let name = Arc::clone(&cluster.node(id).name);
-    let mut probe = if is_local {
-        Probe::local(profile, pod, cluster, id)
-    } else {
-        Probe::trial(profile, pod, cluster, id)
-    };
-    potential.iter().for_each(|other| probe.remove(other));
+    protected.iter().chain(&free).for_each(|other| probe.remove(other));
     probe.fits()?;
     let mut victims = Vec::new();
     let mut violations = 0;
-    for (other, is_protected) in
-        protected.iter().map(|pod| (pod, true)).chain(free.iter().map(|pod| (pod, false)))
-    {
-        probe.add(other);
+    let all = protected.into_iter().map(|pod| (pod, true)).chain(free.into_iter().map(|pod| (pod, false)));
+    for (other, is_protected) in all {
+        probe.add(&other);
         if probe.fits().is_err() {
-            probe.remove(other);
-            victims.push(Arc::clone(other));
+            probe.remove(&other);
+            victims.push(other);
             violations += usize::from(is_protected);
         }
     }
@@ -193,5 +219,5 @@ fn victims_on(
     if mixed {
         victims.sort_by_key(|pod| choice::importance(pod));
     }
-    Ok(Candidate { node: id, victims, violations })
+    Ok(Candidate { node, victims, violations })
 }

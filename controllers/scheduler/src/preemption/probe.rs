@@ -10,8 +10,8 @@ use crate::pod::PodInfo;
 pub(super) enum Probe<'a> {
     /// All filters depend on the node alone: copies of it are changed.
     Local {
-        attempt: Attempt<'a>,
-        node: Box<Node>,
+        attempt: &'a Attempt<'a>,
+        node: Node,
         /// The node with the pods that are nominated for it, if there are any.
         with_rivals: Option<Box<Node>>,
     },
@@ -20,36 +20,36 @@ pub(super) enum Probe<'a> {
 }
 
 /// Returns the pods that are nominated for a node and that a pod has to leave room for.
-fn rivals(pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Vec<Arc<PodInfo>> {
+fn rivals<'a>(pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> impl Iterator<Item = &'a Arc<PodInfo>> {
     let nominated = cluster.nominated.on(&cluster.node(id).name).iter();
-    nominated.filter(|other| yields(pod, other) && cluster.place_of(other).is_none()).cloned().collect()
+    nominated.filter(|other| yields(pod, other) && cluster.place_of(other).is_none())
 }
 
 impl<'a> Probe<'a> {
     /// Tries out a node for a pod whose filters all depend on the node alone.
-    pub fn local(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> Self {
-        let attempt = Attempt::prepare(profile, pod, cluster).expect("the caller has prepared it before");
-        let node = Box::new(cluster.node(id).clone());
-        let rivals = rivals(pod, cluster, id);
-        let with_rivals = (!rivals.is_empty()).then(|| {
-            let mut node = node.clone();
-            rivals.iter().for_each(|rival| node.add_pod(rival));
+    pub fn local(attempt: &'a Attempt<'a>, pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Self {
+        let node = cluster.node(id).outline();
+        let mut rivals = rivals(pod, cluster, id).peekable();
+        let with_rivals = rivals.peek().is_some().then(|| {
+            let mut node = Box::new(node.outline());
+            rivals.for_each(|rival| node.count_pod(rival));
             node
         });
         Self::Local { attempt, node, with_rivals }
     }
 
     pub fn trial(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a mut Cluster, id: NodeId) -> Self {
-        let rivals = rivals(pod, cluster, id);
+        let rivals = rivals(pod, cluster, id).cloned().collect();
         Self::Trial { profile, pod, trial: cluster.trial(), id, rivals }
     }
 
+    /// Removes a pod of the node.
     pub fn remove(&mut self, pod: &PodInfo) {
         match self {
             Self::Local { node, with_rivals, .. } => {
-                node.remove_pod(pod);
+                node.discount_pod(pod);
                 if let Some(node) = with_rivals {
-                    node.remove_pod(pod);
+                    node.discount_pod(pod);
                 }
             }
             Self::Trial { trial, .. } => trial.remove(pod),
@@ -60,9 +60,9 @@ impl<'a> Probe<'a> {
     pub fn add(&mut self, pod: &Arc<PodInfo>) {
         match self {
             Self::Local { node, with_rivals, .. } => {
-                node.add_pod(pod);
+                node.count_pod(pod);
                 if let Some(node) = with_rivals {
-                    node.add_pod(pod);
+                    node.count_pod(pod);
                 }
             }
             Self::Trial { trial, id, .. } => trial.add(pod, *id),

@@ -5,7 +5,7 @@ use serde_json::{Value, from_value, json};
 
 use super::*;
 use crate::config::default_profile;
-use crate::framework::{NominatedFirst, Views, find_feasible};
+use crate::framework::{Meter, NominatedFirst, Views, find_feasible};
 use crate::testing::{cluster, pod, sized};
 
 /// Returns a pod that requests this many cores and has a priority, with its name as its only label.
@@ -26,7 +26,15 @@ fn on(name: &str, cores: u32, priority: i32, node: &str) -> Arc<PodInfo> {
 /// Returns the node that is chosen for a pod of four cores and priority 10, with the victims.
 fn outcome(cluster: &mut Cluster, preemptor: &PodInfo) -> Result<(String, Vec<String>), String> {
     let profile = default_profile();
-    let found = find_feasible(&profile, preemptor, cluster, &mut Views::default(), 0, NominatedFirst::Yes);
+    let found = find_feasible(
+        &profile,
+        preemptor,
+        cluster,
+        &mut Views::default(),
+        0,
+        NominatedFirst::Yes,
+        &mut Meter::default(),
+    );
     let mut diagnosis = *found.expect_err("the pod fits nowhere");
     match post_filter(&profile, preemptor, cluster, &mut diagnosis, 0) {
         Some(Found::Candidate(candidate)) => {
@@ -116,7 +124,16 @@ fn room_of_a_nominated_pod_is_not_taken_by_one_of_lower_priority() {
     );
     cluster.nominated.set(&nominated, &Arc::from("n"));
     let taken = |cluster: &mut Cluster, pod: &PodInfo| {
-        find_feasible(&default_profile(), pod, cluster, &mut Views::default(), 0, NominatedFirst::Yes).is_ok()
+        find_feasible(
+            &default_profile(),
+            pod,
+            cluster,
+            &mut Views::default(),
+            0,
+            NominatedFirst::Yes,
+            &mut Meter::default(),
+        )
+        .is_ok()
     };
     assert!(!taken(&mut cluster, &four_cores(10)));
     assert!(taken(&mut cluster, &four_cores(60)), "a more important pod does not wait");

@@ -10,7 +10,7 @@ use super::bind::Placed;
 use super::evict::{self, Eviction};
 use crate::cluster::NodeId;
 use crate::framework::{
-    Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, best, find_feasible_timed, score_timed,
+    Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, best, find_feasible, score,
 };
 use crate::metrics::Placement;
 use crate::pod::PodInfo;
@@ -64,12 +64,12 @@ impl Scheduler {
         let profile = &self.profiles[index];
         let (cluster, views, meter) = (&mut self.cluster, &mut self.views, &mut self.meter);
         let first = NominatedFirst::Yes;
-        let feasible = find_feasible_timed(profile, pod, cluster, views, self.start, first, meter)?;
+        let feasible = find_feasible(profile, pod, cluster, views, self.start, first, meter)?;
         self.start = (self.start + feasible.evaluated) % cluster.capacity().max(1);
         if let [only] = feasible.nodes.as_slice() {
             return Ok(*only);
         }
-        let totals = score_timed(profile, pod, cluster, views, &feasible.nodes, |_, _| {}, meter);
+        let totals = score(profile, pod, cluster, views, &feasible.nodes, meter);
         let random = self.ambient.random.next_u64();
         Ok(best(&feasible.nodes, &totals, random).expect("there are feasible nodes"))
     }

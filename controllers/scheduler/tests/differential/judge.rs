@@ -8,7 +8,8 @@ use controllers_scheduler::cluster::terms::Owner;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::{Configuration, default_profile};
 use controllers_scheduler::framework::{
-    Code, Diagnosis, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, score,
+    Code, Diagnosis, Meter, NominatedFirst, Profile, Refusal, Views, diagnose, find_feasible, score,
+    scores_by_plugin,
 };
 use controllers_scheduler::pod::PodInfo;
 use controllers_scheduler::preemption::{Candidate, Found, candidates, helpful_nodes, post_filter};
@@ -25,17 +26,25 @@ pub fn judge(case: &Value) -> Value {
     let pod = Arc::new(PodInfo::parse(from_value::<Pod>(case["pod"].clone()).unwrap()));
     let mut views = Views::default();
     let names = names(&cluster);
-    match find_feasible(&profile, &pod, &mut cluster, &mut views, 0, NominatedFirst::No) {
+    match find_feasible(
+        &profile,
+        &pod,
+        &mut cluster,
+        &mut views,
+        0,
+        NominatedFirst::No,
+        &mut Meter::default(),
+    ) {
         Ok(feasible) => {
-            let mut scores = Map::new();
-            let totals = score(&profile, &pod, &cluster, &mut views, &feasible.nodes, |plugin, of| {
-                let by_node =
-                    feasible.nodes.iter().zip(of).map(|(id, score)| (names[id].clone(), json!(score)));
-                scores.insert(plugin.to_owned(), by_node.collect::<Map<_, _>>().into());
-            });
-            let by_node =
-                feasible.nodes.iter().zip(totals).map(|(id, total)| (names[id].clone(), json!(total)));
-            let totals: Map<String, Value> = by_node.collect();
+            let by_node = |scores: Vec<i64>| {
+                let nodes = feasible.nodes.iter().map(|id| names[id].clone());
+                nodes.zip(scores).map(|(name, score)| (name, json!(score))).collect::<Map<_, _>>()
+            };
+            let totals =
+                by_node(score(&profile, &pod, &cluster, &mut views, &feasible.nodes, &mut Meter::default()));
+            let scores = scores_by_plugin(&profile, &pod, &cluster, &mut views, &feasible.nodes).into_iter();
+            let scores: Map<String, Value> =
+                scores.map(|(plugin, scores)| (plugin.to_owned(), by_node(scores).into())).collect();
             let feasible_names: Vec<&String> = feasible.nodes.iter().map(|id| &names[id]).collect();
             let diagnosis = diagnose(&profile, &pod, &mut cluster);
             let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(id));

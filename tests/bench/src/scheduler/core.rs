@@ -12,7 +12,7 @@ use controllers_scheduler::cluster::terms::Owner;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::default_profile;
 use controllers_scheduler::framework::{
-    Actions, Change, Diagnosis, Event, NominatedFirst, Profile, Resource, Versions, Views, best,
+    Actions, Change, Diagnosis, Event, Meter, NominatedFirst, Profile, Resource, Versions, Views, best,
     find_feasible, score,
 };
 use controllers_scheduler::pod::PodInfo;
@@ -49,6 +49,8 @@ pub struct Core {
 /// Figures of a workload.
 pub struct Figures {
     pub per_second: f64,
+    /// Processor time per pod in seconds.
+    pub cpu: f64,
     /// Attempts that refused a pod which then waits, per second.
     pub refusals_per_second: Option<f64>,
     /// Time of the first attempt for a template.
@@ -78,9 +80,12 @@ pub fn measure(workload: &Workload) -> Result<Figures> {
         None => Vec::new(),
     };
     let count = measured.len();
+    let before = processor_time()?;
     let took = core.place_all(measured, churn)?;
+    let cpu = (processor_time()? - before).as_secs_f64() / count as f64;
     Ok(Figures {
         per_second: count as f64 / took.as_secs_f64(),
+        cpu,
         refusals_per_second,
         first: *first,
         latencies: latencies.to_vec(),
@@ -238,12 +243,20 @@ impl Core {
     /// Returns the best node for a pod.
     fn choose(&mut self, pod: &PodInfo) -> Result<NodeId, Box<Diagnosis>> {
         let (profile, cluster, views) = (&self.profiles[0], &mut self.cluster, &mut self.views);
-        let feasible = find_feasible(profile, pod, cluster, views, self.start, NominatedFirst::Yes)?;
+        let feasible = find_feasible(
+            profile,
+            pod,
+            cluster,
+            views,
+            self.start,
+            NominatedFirst::Yes,
+            &mut Meter::default(),
+        )?;
         self.start = (self.start + feasible.evaluated) % cluster.capacity().max(1);
         if let [only] = feasible.nodes.as_slice() {
             return Ok(*only);
         }
-        let totals = score(profile, pod, cluster, views, &feasible.nodes, |_, _| {});
+        let totals = score(profile, pod, cluster, views, &feasible.nodes, &mut Meter::default());
         Ok(best(&feasible.nodes, &totals, self.next_random()).expect("there are feasible nodes"))
     }
 
@@ -305,6 +318,14 @@ impl Core {
         self.queue.activate([&nominated.uid], &self.cluster, now);
         Ok(())
     }
+}
+
+/// Returns the processor time that this thread has had.
+fn processor_time() -> Result<Duration> {
+    const PATH: &str = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(PATH).with_context(|| format!("cannot read {PATH}"))?;
+    let nanoseconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    nanoseconds.map(Duration::from_nanos).with_context(|| format!("{PATH} has {text:?}"))
 }
 
 /// Returns the uid of a pod by its number.

@@ -1,10 +1,11 @@
 //! Memory of the core with many pods, in a process of its own.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use apiserver_client::ObjectKey;
+use apiserver_client::Projection as _;
 use controllers_scheduler::cluster::{Cluster, NodeFacts};
 use controllers_scheduler::pod::PodInfo;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -23,6 +24,29 @@ const PODS: usize = 150_000;
 const GOAL: f64 = 150.0 * 1024.0 * 1024.0;
 /// Resident bytes per pod above those of a process without pods.
 const PER_OBJECT: Metric = ("bytes_per_object", "bytes");
+
+/// A pod in a cache, which is ordered by names and has no copy of them, as those of the scheduler.
+struct Cached(Arc<PodInfo>);
+
+impl Ord for Cached {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.names().cmp(&other.0.names())
+    }
+}
+
+impl PartialOrd for Cached {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Cached {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Cached {}
 
 /// Runs the case if the plan has it.
 pub fn run(report: &Report, plan: &Plan) {
@@ -50,7 +74,7 @@ fn resident(pods: usize) -> Result<f64> {
 
 /// Holds a cluster of [`NODES`] nodes with as many pods, and a cache of them; prints the resident memory.
 pub fn hold(pods: usize) -> Result<()> {
-    let (mut cluster, mut cache) = (Cluster::default(), BTreeMap::new());
+    let (mut cluster, mut cache) = (Cluster::default(), BTreeSet::new());
     for i in 0..NODES {
         let node: Node = serde_json::from_value(objects::node(i)).context("no node")?;
         cluster.set_node(Arc::new(NodeFacts::parse(node)));
@@ -64,7 +88,7 @@ pub fn hold(pods: usize) -> Result<()> {
         let pod = Arc::new(PodInfo::parse(pod));
         let node = pod.node.clone().context("the pod has no node")?;
         cluster.place(&pod, &node);
-        cache.insert(ObjectKey::new(pod.namespace(), pod.name()), pod);
+        cache.insert(Cached(pod));
     }
     println!("resident {}", memory(std::process::id(), "VmRSS:")?);
     std::hint::black_box((&cluster, &cache));

@@ -32,6 +32,8 @@ const REFUSALS: Metric = ("refusals_per_second", "per_second");
 /// Time of an attempt, and of the first one for a template.
 const LATENCY: Metric = ("latency_seconds", "seconds");
 const FIRST: Metric = ("first_latency_seconds", "seconds");
+/// Processor time for a pod that is placed; on a busy machine it tells more than the rate.
+const CPU: Metric = ("cpu_seconds_per_pod", "seconds");
 const BYTES: Metric = ("bytes", "bytes");
 /// Longest time that an attempt should take.
 const LATENCY_GOAL: f64 = 0.001;
@@ -71,6 +73,7 @@ fn of_core(report: &Report, plan: &Plan, case: &str, workload: &Workload) -> Res
         report.row(SUITE, case, "hawser", PODS, &rates)?;
         report.row(SUITE, case, "hawser", LATENCY, &figures.latencies)?;
         row(report, case, FIRST, figures.first)?;
+        row(report, case, CPU, figures.cpu)?;
         if let Some(rate) = figures.refusals_per_second {
             row(report, case, REFUSALS, rate)?;
         }

@@ -46,7 +46,45 @@ pub struct NodeVolumes {
     pub only_attached: BTreeMap<String, usize>,
 }
 
+/// Room of a node that has to be looked at: nobody has computed it since it changed, or the node's volumes cannot be told.
+const UNKNOWN: i64 = i64::MIN;
+
+/// Number of volumes for which each node has room in any case.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    /// By index of the node; nodes beyond its end are [`UNKNOWN`].
+    least: Vec<i64>,
+    /// Nodes that have changed, and whose room was not computed since.
+    stale: Vec<NodeId>,
+}
+
+impl Rooms {
+    /// Forgets the room of a node.
+    fn forget(&mut self, id: NodeId) {
+        if id.index() >= self.least.len() {
+            self.least.resize(id.index() + 1, UNKNOWN);
+            self.stale.push(id);
+        } else if std::mem::replace(&mut self.least[id.index()], UNKNOWN) != UNKNOWN {
+            self.stale.push(id);
+        }
+    }
+}
+
 impl NodeVolumes {
+    /// Returns a number of volumes for which the node has room, whatever their drivers are.
+    fn least_room(&self) -> i64 {
+        if self.problem.is_some() {
+            // Greater than that of a node that nobody has looked at.
+            return UNKNOWN + 1;
+        }
+        let room = |(driver, limit): (&String, &i64)| {
+            let in_use = self.in_use.get(driver).map_or(0, BTreeSet::len);
+            let attached = in_use + self.only_attached.get(driver).copied().unwrap_or_default();
+            limit - i64::try_from(attached).unwrap_or(i64::MAX)
+        };
+        self.limits.iter().map(room).min().unwrap_or(i64::MAX)
+    }
+
     /// Returns `true` if the node can have these volumes besides what it has.
     pub fn has_room(&self, new: &Volumes) -> bool {
         let none = BTreeSet::new();
@@ -74,10 +112,6 @@ pub(super) struct OnNode {
 impl OnNode {
     pub fn named(name: &Arc<str>) -> Self {
         Self { name: Arc::clone(name), ..Self::default() }
-    }
-
-    pub fn changed(&mut self) {
-        self.volumes = OnceLock::new();
     }
 }
 
@@ -145,6 +179,26 @@ fn limits(csi: &CSINode) -> BTreeMap<String, i64> {
 }
 
 impl Storage {
+    /// Forgets what was counted on a node.
+    pub(super) fn forget(&mut self, id: NodeId) {
+        if let Some(on_node) = self.nodes.get_mut(id.index()) {
+            on_node.volumes = OnceLock::new();
+            self.rooms.forget(id);
+        }
+    }
+
+    /// Computes how much room the nodes have that have changed.
+    pub fn register_rooms(&mut self) {
+        for id in std::mem::take(&mut self.rooms.stale) {
+            self.rooms.least[id.index()] = self.on(id).least_room();
+        }
+    }
+
+    /// Returns `true` if a node is known to have room for as many volumes, whatever their drivers are.
+    pub fn has_room_for(&self, id: NodeId, volumes: i64) -> bool {
+        self.rooms.least.get(id.index()).is_some_and(|room| *room >= volumes)
+    }
+
     /// Returns the volumes of a node.
     pub fn on(&self, node: NodeId) -> &NodeVolumes {
         static UNKNOWN: OnceLock<NodeVolumes> = OnceLock::new();

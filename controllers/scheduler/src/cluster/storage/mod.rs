@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use self::assumed::AssumeCache;
-use self::attached::{Attachments, OnNode};
+use self::attached::{Attachments, OnNode, Rooms};
 pub use self::attached::{Handle, NodeVolumes, Unknown, Volumes};
 pub use self::migration::{BETA_REGION, BETA_ZONE, BuiltIn, REGION, ZONE, csi_affinity, inline_handle};
 pub use self::needs::{Claims, Conflict, Reserved, Uncertain, volume_limit};
@@ -54,6 +54,7 @@ pub struct Storage {
     users: BTreeMap<ObjectKey, Users>,
     /// By index of the node.
     nodes: Vec<OnNode>,
+    rooms: Rooms,
     ids: BTreeMap<Arc<str>, NodeId>,
 }
 
@@ -144,7 +145,7 @@ impl Storage {
     pub fn set_class(&mut self, name: &str, new: Option<Arc<StorageClass>>) -> Option<Arc<StorageClass>> {
         let old = replace(&mut self.classes, name.to_owned(), new.clone());
         if old.as_ref().map(|class| &class.provisioner) != new.as_ref().map(|class| &class.provisioner) {
-            self.nodes.iter_mut().for_each(OnNode::changed);
+            (0..self.nodes.len()).map(NodeId::new).for_each(|id| self.forget(id));
         }
         old
     }
@@ -240,9 +241,8 @@ impl Storage {
             users.naming += usize::from(volume.persistent_volume_claim.is_some());
             users.nodes.push(node);
         }
-        let on_node = self.slot(node);
-        on_node.pods.push(Arc::clone(pod));
-        on_node.changed();
+        self.slot(node).pods.push(Arc::clone(pod));
+        self.forget(node);
     }
 
     /// Hears of a pod that no longer counts on a node.
@@ -262,22 +262,22 @@ impl Storage {
                 self.users.remove(&key);
             }
         }
-        let on_node = self.slot(node);
-        on_node.pods.retain(|other| other.uid != pod.uid);
-        on_node.changed();
+        self.slot(node).pods.retain(|other| other.uid != pod.uid);
+        self.forget(node);
     }
 
     /// Hears of the id that a node has from now on.
     pub(super) fn enter(&mut self, name: &Arc<str>, id: NodeId) {
         self.ids.insert(Arc::clone(name), id);
-        let on_node = self.slot(id);
-        *on_node = OnNode::named(name);
+        *self.slot(id) = OnNode::named(name);
+        self.forget(id);
     }
 
     /// Hears of a node that is gone with all its pods.
     pub(super) fn leave(&mut self, name: &str, id: NodeId) {
         self.ids.remove(name);
         *self.slot(id) = OnNode::default();
+        self.forget(id);
     }
 
     fn slot(&mut self, id: NodeId) -> &mut OnNode {
@@ -289,17 +289,14 @@ impl Storage {
 
     /// Forgets what was counted on nodes with pods that use a claim.
     fn claim_changed(&mut self, key: &ObjectKey) {
-        for node in self.users.get(key).into_iter().flat_map(|users| &users.nodes) {
-            if let Some(on_node) = self.nodes.get_mut(node.index()) {
-                on_node.changed();
-            }
-        }
+        let nodes = self.users.get(key).map(|users| users.nodes.clone()).unwrap_or_default();
+        nodes.into_iter().for_each(|node| self.forget(node));
     }
 
     /// Forgets what was counted on a node.
     fn node_changed(&mut self, name: &str) {
         if let Some(id) = self.ids.get(name).copied() {
-            self.slot(id).changed();
+            self.forget(id);
         }
     }
 }

@@ -148,6 +148,14 @@ impl<'a> Claims<'a> {
         self.delayed.is_empty()
     }
 
+    /// Returns `true` if the claims allow all nodes: each has a volume, and none of these requires anything of nodes.
+    pub fn allow_all(&self) -> bool {
+        let is_anywhere = |bound: &Bound<'_>| {
+            bound.migrated.is_none() && bound.volume.is_some_and(|volume| affinity(volume).is_none())
+        };
+        self.delayed.is_empty() && self.bound.iter().all(is_anywhere)
+    }
+
     /// Returns what the claims get on a node, or the reasons against the node.
     ///
     /// # Errors

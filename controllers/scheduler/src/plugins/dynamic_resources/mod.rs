@@ -115,7 +115,7 @@ impl Plugin for DynamicResources {
             refusal.plugin == self.name() && refusal.reasons.iter().any(|reason| reason == NOT_AVAILABLE)
         };
         let nodes = diagnosis.refusals.iter().filter(|(_, refusal)| was_unavailable(refusal));
-        let nodes: Vec<_> = nodes.map(|(id, _)| cluster.node(*id)).collect();
+        let nodes: Vec<_> = nodes.map(|(id, _)| cluster.node(id)).collect();
         let is_unavailable =
             |claim: &ResourceClaim| nodes.iter().any(|node| !prepared.is_available(claim, node));
         let mut claims = prepared.claims().iter().filter(|claim| is_free_for(claim, pod));

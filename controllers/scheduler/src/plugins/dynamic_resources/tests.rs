@@ -12,8 +12,8 @@ use super::{DynamicResources, DynamicResourcesArgs};
 use crate::cluster::devices::allocation;
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{
-    Change, Cleanup, Code, Diagnosis, Finding, Hint, NominatedFirst, Plugin, PreBind, Refusal, Versions,
-    Views, diagnose, find_feasible,
+    Change, Cleanup, Code, Diagnosis, Finding, Hint, Meter, NominatedFirst, Plugin, PreBind, Refusal,
+    Versions, Views, diagnose, find_feasible,
 };
 use crate::pod::PodInfo;
 use crate::testing::{cluster, labeled, merge, named, pod, pod_of, profile_with, refusal, sized};
@@ -359,11 +359,18 @@ fn nodes_score_by_how_early_the_alternatives_are_that_they_serve() {
 
 fn post_filter(cluster: &mut Cluster, pod: &PodInfo) -> Finding {
     let profile = profile_with(plugin());
-    let diagnosis: Diagnosis =
-        match find_feasible(&profile, pod, cluster, &mut Views::default(), 0, NominatedFirst::No) {
-            Ok(_) => diagnose(&profile, pod, cluster),
-            Err(diagnosis) => *diagnosis,
-        };
+    let diagnosis: Diagnosis = match find_feasible(
+        &profile,
+        pod,
+        cluster,
+        &mut Views::default(),
+        0,
+        NominatedFirst::No,
+        &mut Meter::default(),
+    ) {
+        Ok(_) => diagnose(&profile, pod, cluster),
+        Err(diagnosis) => *diagnosis,
+    };
     plugin().post_filter(pod, cluster, &diagnosis).unwrap()
 }
 

@@ -174,6 +174,7 @@ fn a_pinned_pod_runs_on_its_node_alone_and_meets_what_else_it_requires() {
             &mut crate::framework::Views::default(),
             0,
             first,
+            &mut crate::framework::Meter::default(),
         );
         found
             .map(|feasible| feasible.nodes.iter().map(|id| id.index()).collect::<Vec<_>>())

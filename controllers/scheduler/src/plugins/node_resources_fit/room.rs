@@ -36,7 +36,7 @@ impl<'a> Use<'a> {
     }
 
     fn of(node: &'a Node) -> Self {
-        Self { facts: &node.facts, requested: &node.requested, pods: node.pods.len() }
+        Self { facts: &node.facts, requested: &node.requested, pods: node.pod_count() }
     }
 }
 

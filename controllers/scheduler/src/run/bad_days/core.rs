@@ -14,7 +14,7 @@ use super::super::tests::unanswered;
 use super::super::{Cluster, Scheduler, Views};
 use super::*;
 use crate::cluster::NodeFacts;
-use crate::framework::{NominatedFirst, find_feasible, score};
+use crate::framework::{Meter, NominatedFirst, find_feasible, score};
 
 /// Objects as the API server has them, by name, and the scheduler that hears of them.
 struct World {
@@ -445,9 +445,9 @@ pub(super) fn verdict(
     cluster: &mut Cluster,
     views: &mut Views,
 ) -> Result<BTreeMap<String, i64>, String> {
-    let feasible = find_feasible(profile, pod, cluster, views, 0, NominatedFirst::No);
+    let feasible = find_feasible(profile, pod, cluster, views, 0, NominatedFirst::No, &mut Meter::default());
     let feasible = feasible.map_err(|diagnosis| diagnosis.to_string())?;
-    let totals = score(profile, pod, cluster, views, &feasible.nodes, |_, _| {});
+    let totals = score(profile, pod, cluster, views, &feasible.nodes, &mut Meter::default());
     let names = feasible.nodes.iter().map(|id| cluster.node(*id).name.to_string());
     Ok(names.zip(totals).collect())
 }

@@ -29,7 +29,7 @@ use super::follow::{Subject, Update};
 use crate::cluster::NodeId;
 use crate::extenders::{CallError, Consulted};
 use crate::framework::{
-    Diagnosis, NominatedFirst, Profile, all_feasible, best, diagnose, find_feasible_timed, score_timed,
+    Diagnosis, NominatedFirst, Profile, all_feasible, best, diagnose, find_feasible, score,
 };
 use crate::limits;
 use crate::pod::PodInfo;
@@ -96,7 +96,7 @@ impl Scheduler {
         let Some((profiles, index)) = self.profile_with_index(&pod) else { return self.abandon(&inquiry) };
         let profile = &profiles[index];
         let (cluster, views) = (&mut self.cluster, &mut self.views);
-        let found = find_feasible_timed(profile, &pod, cluster, views, self.start, first, &mut self.meter);
+        let found = find_feasible(profile, &pod, cluster, views, self.start, first, &mut self.meter);
         let feasible = match found {
             Ok(feasible) => feasible,
             Err(diagnosis) => return self.refuse_or_ask(index, inquiry, *diagnosis),
@@ -199,7 +199,7 @@ impl Scheduler {
             [only] => Some(*only),
             nodes => {
                 let (views, meter) = (&mut self.views, &mut self.meter);
-                let mut totals = score_timed(profile, pod, &self.cluster, views, nodes, |_, _| {}, meter);
+                let mut totals = score(profile, pod, &self.cluster, views, nodes, meter);
                 for (total, id) in totals.iter_mut().zip(nodes) {
                     let extra = consulted.scores.get(&*self.cluster.node(*id).name);
                     *total = total.wrapping_add(extra.copied().unwrap_or_default());
@@ -218,7 +218,7 @@ impl Scheduler {
         if diagnosis.pre_filter.is_none() {
             for (name, refusal) in consulted.refusals {
                 let Some(node) = self.cluster.named(&name) else { continue };
-                if !diagnosis.refusals.contains_key(&node.id) {
+                if diagnosis.refusals.get(node.id).is_none() {
                     diagnosis.refuse(node.id, refusal);
                 }
             }
