@@ -106,11 +106,16 @@ impl<K: Object + Projection + Send + Sync> Owned<K> {
 
     /// Returns the objects that a map selector matches, by name. An empty selector matches none.
     pub fn selected(&self, namespace: &str, selector: &Labels) -> Vec<Arc<K>> {
-        let pairs = selector.iter().map(|label| pair(namespace, label));
-        let Some(rarest) = pairs.min_by_key(|pair| self.by_label.count(pair)) else { return Vec::new() };
-        let mut objects = self.by_label.get(&rarest);
+        let mut objects = self.with_rarest(namespace, selector);
         objects.retain(|object| selects_map(selector, object.metadata().labels()));
         objects
+    }
+
+    /// Returns the objects with that of some labels which the fewest have, by name. Without labels there are none.
+    fn with_rarest(&self, namespace: &str, labels: &Labels) -> Vec<Arc<K>> {
+        let pairs = labels.iter().map(|label| pair(namespace, label));
+        let rarest = pairs.min_by_key(|pair| self.by_label.count(pair));
+        rarest.map(|rarest| self.by_label.get(&rarest)).unwrap_or_default()
     }
 
     /// Returns candidates for objects that have, of each key, one of the values as a label. Without any, all objects of
@@ -131,12 +136,12 @@ impl<K: Object + Projection + Send + Sync> Owned<K> {
         }
     }
 
-    /// Returns the objects that the owner controls and those that its selector may match, by name.
+    /// Returns the objects that the owner controls and candidates for those that its selector matches, by name.
     pub fn concerned(&self, namespace: &str, owner: &str, selector: &LabelSelector) -> Vec<Arc<K>> {
         let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) else {
             return self.cache.list_namespace(namespace);
         };
-        union(self.selected(namespace, labels), self.controlled(owner))
+        union(self.with_rarest(namespace, labels), self.controlled(owner))
     }
 
     /// Returns the objects of a namespace that a selector matches, by name. An empty selector matches all.
@@ -176,7 +181,8 @@ fn union<K: Object>(a: Vec<Arc<K>>, b: Vec<Arc<K>>) -> Vec<Arc<K>> {
     let mut merged = Vec::with_capacity(a.len().max(b.len()));
     let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
     while let (Some(one), Some(other)) = (a.peek(), b.peek()) {
-        let order = key(one).cmp(&key(other));
+        // Mostly both are of the same objects.
+        let order = if Arc::ptr_eq(one, other) { Ordering::Equal } else { key(one).cmp(&key(other)) };
         merged.extend(if order == Ordering::Greater { b.next() } else { a.next() });
         if order == Ordering::Equal {
             b.next();

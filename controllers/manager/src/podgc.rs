@@ -7,7 +7,7 @@ use std::sync::Arc;
 use apiserver_client::{Cache, Object, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::nodes::{is_out_of_service, is_ready};
-use controllers_runtime::{Attempt, Result};
+use controllers_runtime::{Attempt, Result, parallel};
 use k8s_openapi::api::core::v1::{self, Node};
 use kube::api::DeleteParams;
 use kube::{Api, Client};
@@ -23,9 +23,10 @@ use crate::pods::{Pod, put_disruption};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let deleter = Deleter { client: context.client.clone(), ambient: context.ambient.clone() };
     let mut collector = Collector {
         client: context.client.clone(),
-        ambient: context.ambient.clone(),
+        deleter: Arc::new(deleter),
         pods: context.informers.cache::<Pod>(),
         nodes: context.informers.cache::<Node>(),
         metrics: context.config.metrics.clone(),
@@ -44,7 +45,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 
 struct Collector {
     client: Client,
-    ambient: Ambient,
+    deleter: Arc<Deleter>,
     pods: Cache<Pod>,
     nodes: Cache<Node>,
     metrics: Metrics,
@@ -85,8 +86,15 @@ impl Collector {
             gone: self.gone_nodes(&pods).await,
             out_of_service: self.out_of_service(&pods).await,
         };
-        for (pod, reason) in plan(&pods, self.threshold, &nodes) {
-            let deleted = self.delete(&pod, reason).await;
+        let doomed = plan(&pods, self.threshold, &nodes);
+        let delete = |(pod, reason): (Arc<Pod>, Reason)| {
+            let deleter = Arc::clone(&self.deleter);
+            async move {
+                let deleted = deleter.delete(&pod, reason).await;
+                (pod, reason, deleted)
+            }
+        };
+        for (pod, reason, deleted) in parallel::all(doomed, delete).await {
             let labels = [namespace(&pod.metadata), reason.label()];
             self.metrics.count(if deleted.is_ok() { &POD_GC_DELETIONS } else { &POD_GC_ERRORS }, &labels);
             if let Err(error) = deleted {
@@ -135,7 +143,15 @@ impl Collector {
         }
         found
     }
+}
 
+/// Deletes pods.
+struct Deleter {
+    client: Client,
+    ambient: Ambient,
+}
+
+impl Deleter {
     async fn delete(&self, pod: &Pod, reason: Reason) -> Result<()> {
         let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::backoff::Backoff;
 use super::placement::Fit;
-use super::view::View;
+use super::view::{Place, View};
 use crate::meta::{is_deleted, name, namespace};
 use crate::pods::Pod;
 
@@ -40,26 +40,27 @@ impl Plan {
 /// Returns what is to be done regardless of updates. `backoff` decides whether a failed pod is deleted already.
 pub(super) fn plan(view: &View<'_>, backoff: &mut Backoff) -> Plan {
     let mut plan = Plan::default();
-    for (node, fit) in &view.nodes {
-        plan_node(view, node, *fit, backoff, &mut plan);
+    for place in &view.places {
+        if let Some(fit) = place.fit {
+            plan_node(view, place, fit, backoff, &mut plan);
+        }
     }
     // Without its node, a pod that is not bound is no business of the pod garbage collector, and stays pending.
-    for (_, pods) in view.pods.iter().filter(|(node, _)| !view.nodes.contains_key(**node)) {
-        let unbound = pods.iter().filter(|pod| pod.node_name().is_empty() && !is_deleted(&pod.metadata));
-        plan.delete.extend(unbound.map(|pod| Arc::clone(pod)));
-    }
+    let lost = view.places.iter().filter(|place| place.fit.is_none()).flat_map(|place| &place.pods);
+    let unbound = lost.filter(|pod| pod.node_name().is_empty() && !is_deleted(&pod.metadata));
+    plan.delete.extend(unbound.map(|pod| Arc::clone(pod)));
     plan
 }
 
-fn plan_node(view: &View<'_>, node: &str, fit: Fit, backoff: &mut Backoff, plan: &mut Plan) {
-    let pods = view.pods_on(node);
+fn plan_node(view: &View<'_>, place: &Place<'_>, fit: Fit, backoff: &mut Backoff, plan: &mut Plan) {
+    let Place { node, pods, .. } = place;
     let staying: Vec<_> = pods.iter().copied().filter(|pod| !is_deleted(&pod.metadata)).collect();
     if !fit.keep {
         return plan.delete(&staying);
     }
     if pods.is_empty() {
         if fit.run {
-            plan.create.push(node.to_owned());
+            plan.create.push((*node).to_owned());
         }
         return;
     }
@@ -71,7 +72,7 @@ fn plan_node(view: &View<'_>, node: &str, fit: Fit, backoff: &mut Backoff, plan:
     }
     match running.as_slice() {
         // A pod that has failed keeps its place as long as it is held back, or pods would be created without end.
-        [] if fit.run && !held => plan.create.push(node.to_owned()),
+        [] if fit.run && !held => plan.create.push((*node).to_owned()),
         [] | [_] => {}
         _ => clear_surge(view, &running, plan),
     }

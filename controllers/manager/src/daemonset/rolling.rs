@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::placement::Fit;
 use super::plan::Plan;
-use super::view::View;
+use super::view::{Place, View};
 use crate::meta::is_deleted;
 use crate::pods::Pod;
 
@@ -40,10 +40,13 @@ pub(super) fn plan(view: &View<'_>) -> Plan {
 fn replace(view: &View<'_>, max_unavailable: usize) -> Plan {
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
-    let vacant = view.nodes.iter().filter(|(node, fit)| fit.run && view.pods_on(node).is_empty());
-    let mut unavailable = vacant.count();
-    for pods in view.pods.values() {
-        match pair(view, pods) {
+    let mut unavailable = 0;
+    for place in &view.places {
+        if place.pods.is_empty() {
+            unavailable += usize::from(place.is_wanted());
+            continue;
+        }
+        match pair(view, &place.pods) {
             Some(Pair { new: Some(new), old: None }) if view.is_available(new) => {}
             Some(Pair { new: None, old: Some(old) }) if view.is_available(old) => {
                 candidates.push(Arc::clone(old))
@@ -69,8 +72,8 @@ fn surge(view: &View<'_>, max_surge: usize) -> Plan {
     let mut plan = Plan::default();
     let (mut candidates, mut displaced) = (Vec::new(), Vec::new());
     let (mut surging, mut available) = (0, 0_usize);
-    for (node, pods) in &view.pods {
-        let Some(Fit { run, .. }) = view.nodes.get(node) else { continue };
+    for Place { node, fit, pods } in &view.places {
+        let Some(Fit { run, .. }) = fit else { continue };
         let Some(Pair { new, old }) = pair(view, pods) else {
             surging += 1;
             continue;
@@ -89,7 +92,7 @@ fn surge(view: &View<'_>, max_surge: usize) -> Plan {
             },
         }
     }
-    displaced.truncate(available.saturating_sub(view.desired()));
+    displaced.truncate(available.saturating_sub(view.desired));
     plan.delete.append(&mut displaced);
     candidates.truncate(max_surge.saturating_sub(surging));
     plan.create.append(&mut candidates);

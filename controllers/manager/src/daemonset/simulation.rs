@@ -309,10 +309,12 @@ impl World {
                 return false;
             }
             let node = target(pod).unwrap();
+            let beside = view.places.iter().find(|place| place.node == node).map(|place| &place.pods[..]);
+            let beside = beside.unwrap_or_default();
             let other =
                 |other: &&Arc<Pod>| name(&other.metadata) != name(&pod.metadata) && view.is_available(other);
             self.replaced += usize::from(view.is_available(pod));
-            if !view.is_available(pod) || view.pods_on(node).iter().copied().any(|one| other(&one)) {
+            if !view.is_available(pod) || beside.iter().any(other) {
                 // It may have become available since, or the other pod may have failed.
                 self.disturbed.insert(node.to_owned());
             }

@@ -10,9 +10,9 @@ use crate::pods::{available_at, until};
 /// Returns the status that follows from nodes and pods. On each node, the first pod counts.
 pub(super) fn status(view: &View<'_>) -> DaemonSetStatus {
     let (mut scheduled, mut misplaced, mut ready, mut updated, mut available) = (0, 0, 0, 0, 0);
-    for (node, fit) in &view.nodes {
-        let Some(pod) = view.pods_on(node).first() else { continue };
-        if !fit.run {
+    for place in view.places.iter().filter(|place| place.fit.is_some()) {
+        let Some(pod) = place.pods.first() else { continue };
+        if !place.is_wanted() {
             misplaced += 1;
             continue;
         }
@@ -21,7 +21,7 @@ pub(super) fn status(view: &View<'_>) -> DaemonSetStatus {
         available += i32::from(view.is_available(pod));
         updated += i32::from(view.current.is_of(pod));
     }
-    let desired = i32::try_from(view.desired()).unwrap_or(i32::MAX);
+    let desired = i32::try_from(view.desired).unwrap_or(i32::MAX);
     // Zero is represented as absent, as in Kubernetes.
     let some = |count: i32| (count != 0).then_some(count);
     DaemonSetStatus {
@@ -40,7 +40,7 @@ pub(super) fn status(view: &View<'_>) -> DaemonSetStatus {
 /// Returns when the next ready pod will have been ready long enough to count as available.
 pub(super) fn next_available(view: &View<'_>) -> Option<Duration> {
     let min_ready = view.min_ready_seconds();
-    let pods = view.pods.values().flatten();
+    let pods = view.places.iter().flat_map(|place| &place.pods);
     let next = pods.filter_map(|pod| available_at(pod, min_ready)).filter(|at| *at > view.now).min()?;
     Some(until(next, view.now))
 }

@@ -20,12 +20,13 @@ pub(super) const HASH_LABEL: &str = "controller-revision-hash";
 pub(super) struct Current<'a> {
     /// Hash of the current revision.
     pub hash: &'a str,
-    generation: Option<i64>,
+    /// Number of the template, as it is written in labels.
+    generation: Option<&'a str>,
 }
 
 impl<'a> Current<'a> {
-    pub fn new(set: &DaemonSet, hash: &'a str) -> Self {
-        let generation = annotation(&set.metadata, GENERATION).and_then(|text| text.parse().ok());
+    pub fn new(set: &'a DaemonSet, hash: &'a str) -> Self {
+        let generation = annotation(&set.metadata, GENERATION).filter(|text| text.parse::<i64>().is_ok());
         Self { hash, generation }
     }
 
@@ -33,8 +34,7 @@ impl<'a> Current<'a> {
     /// template a new number.
     pub fn is_of(&self, pod: &Pod) -> bool {
         let label = label(&pod.metadata, GENERATION_LABEL);
-        let numbered =
-            self.generation.is_some_and(|number| label.is_some_and(|label| *label == number.to_string()));
+        let numbered = self.generation.is_some_and(|number| label == Some(number));
         numbered || self.has_hash(pod)
     }
 

@@ -1,6 +1,5 @@
 //! A DaemonSet with the nodes and pods that concern it, as all decisions see it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -18,11 +17,26 @@ pub(super) struct View<'a> {
     pub set: &'a DaemonSet,
     pub current: Current<'a>,
     pub now: Timestamp,
-    /// Relation of each node to the DaemonSet, by the node's name.
-    pub nodes: BTreeMap<&'a str, Fit>,
-    /// Pods by the node that they are for, which may not exist: on each node first those that are bound, then by age.
-    /// A node without pods has no entry.
-    pub pods: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
+    /// The nodes that exist and those that pods are for, by name.
+    pub places: Vec<Place<'a>>,
+    /// Number of nodes on which a pod should run.
+    pub desired: usize,
+}
+
+/// A node with the pods that are for it.
+pub(super) struct Place<'a> {
+    pub node: &'a str,
+    /// Relation to the DaemonSet; `None` if the node does not exist.
+    pub fit: Option<Fit>,
+    /// Those that are bound come first, then the older ones. Includes terminating ones.
+    pub pods: Vec<&'a Arc<Pod>>,
+}
+
+impl Place<'_> {
+    /// Returns `true` if a pod should run on the node.
+    pub fn is_wanted(&self) -> bool {
+        self.fit.is_some_and(|fit| fit.run)
+    }
 }
 
 impl<'a> View<'a> {
@@ -36,27 +50,16 @@ impl<'a> View<'a> {
         now: Timestamp,
     ) -> Self {
         let placement = Placement::new(set);
-        let nodes = nodes.iter().map(|node| (name(&node.metadata), placement.fit(node))).collect();
-        let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| !pod.is_finished() || !is_deleted(&pod.metadata)) {
-            if let Some(node) = target(pod) {
-                by_node.entry(node).or_default().push(pod);
-            }
-        }
-        for pods in by_node.values_mut() {
-            pods.sort_by_key(|pod| (pod.node_name().is_empty(), created(&pod.metadata), name(&pod.metadata)));
-        }
-        Self { set, current: Current::new(set, hash), now, nodes, pods: by_node }
-    }
-
-    /// Returns the pods for a node, including terminating ones.
-    pub fn pods_on(&self, node: &str) -> &[&'a Arc<Pod>] {
-        self.pods.get(node).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Returns the number of nodes on which a pod should run.
-    pub fn desired(&self) -> usize {
-        self.nodes.values().filter(|fit| fit.run).count()
+        let mut nodes: Vec<(&str, Fit)> =
+            nodes.iter().map(|node| (name(&node.metadata), placement.fit(node))).collect();
+        nodes.sort_unstable_by_key(|(node, _)| *node);
+        let present = pods.iter().filter(|pod| !pod.is_finished() || !is_deleted(&pod.metadata));
+        let mut targets: Vec<(&str, &Arc<Pod>)> =
+            present.filter_map(|pod| Some((target(pod)?, pod))).collect();
+        targets.sort_unstable_by_key(|(node, _)| *node);
+        let places = places(nodes, &targets);
+        let desired = places.iter().filter(|place| place.is_wanted()).count();
+        Self { set, current: Current::new(set, hash), now, places, desired }
     }
 
     pub fn is_available(&self, pod: &Pod) -> bool {
@@ -81,7 +84,7 @@ impl<'a> View<'a> {
     /// Returns how many nodes may have two pods, and on how many the pod may be unavailable, during an update. If both
     /// were zero, an update could not proceed.
     pub fn bounds(&self) -> (usize, usize) {
-        let desired = self.desired();
+        let desired = self.desired;
         let surge = self.bound(desired, |rolling| rolling.max_surge.as_ref());
         let unavailable = self.bound(desired, |rolling| rolling.max_unavailable.as_ref());
         if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
@@ -95,4 +98,23 @@ impl<'a> View<'a> {
         let total = i32::try_from(total).unwrap_or(i32::MAX);
         usize::try_from(scaled(value, total, true)).unwrap_or(0)
     }
+}
+
+/// Merges nodes and the pods for them, both ordered by the node's name.
+fn places<'a>(nodes: Vec<(&'a str, Fit)>, targets: &[(&'a str, &'a Arc<Pod>)]) -> Vec<Place<'a>> {
+    let mut places = Vec::with_capacity(nodes.len());
+    let mut nodes = nodes.into_iter().peekable();
+    let without_pods = |(node, fit)| Place { node, fit: Some(fit), pods: Vec::new() };
+    for of_node in targets.chunk_by(|a, b| a.0 == b.0) {
+        let target = of_node[0].0;
+        while let Some(before) = nodes.next_if(|(node, _)| *node < target) {
+            places.push(without_pods(before));
+        }
+        let fit = nodes.next_if(|(node, _)| *node == target).map(|(_, fit)| fit);
+        let mut pods: Vec<_> = of_node.iter().map(|(_, pod)| *pod).collect();
+        pods.sort_by_key(|pod| (pod.node_name().is_empty(), created(&pod.metadata), name(&pod.metadata)));
+        places.push(Place { node: target, fit, pods });
+    }
+    places.extend(nodes.map(without_pods));
+    places
 }
