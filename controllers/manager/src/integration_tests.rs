@@ -22,7 +22,6 @@ mod tokens;
 mod ttl;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::Informers;
@@ -218,8 +217,8 @@ fn signing() -> Signing {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = params.self_signed(&key).unwrap().pem();
-    let authority = Arc::new(Authority::new(&certificate, &key.serialize_pem()).unwrap());
-    Signing { authority, duration: Duration::from_secs(3600) }
+    let authority = Authority::new(&certificate, &key.serialize_pem()).unwrap();
+    Signing::by_one(authority, Duration::from_secs(3600))
 }
 
 fn template(image: &str) -> Value {

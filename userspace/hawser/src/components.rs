@@ -1,7 +1,6 @@
 //! The components as separate processes, over TLS, against any Kubernetes.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,12 +18,12 @@ use crate::args::Kubelet;
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 
-/// Returns the authority of the signers of certificate requests, from PEM.
+/// Returns the signing of all certificate requests by one authority, from PEM.
 pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signing> {
     if duration.is_zero() {
         bail!("--cluster-signing-duration must be more than 0");
     }
-    Ok(Signing { authority: Arc::new(Authority::new(certificate, key)?), duration })
+    Ok(Signing::by_one(Authority::new(certificate, key)?, duration))
 }
 
 /// Returns the issuer of the tokens in Secrets of ServiceAccounts.

@@ -1,5 +1,6 @@
 //! `hawser controllers`: the controllers as a process of their own, against any Kubernetes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +9,13 @@ use apiserver_auth::authentication::tokens::SecretTokens;
 use apiserver_client::requests::Requests;
 use apiserver_client::{Accounts, Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
-use controllers_manager::{Config, Document, DocumentError, Metrics, TokenIssuer};
+use controllers_manager::{Authority, Config, Document, DocumentError, Metrics, Signing, TokenIssuer};
 use controllers_runtime::Lane;
 use tracing::warn;
 use userspace_daemon::shutdown;
 
 use crate::args::Controllers;
-use crate::components::{identity, read, server, signing, token_issuer};
+use crate::components::{identity, read, server, token_issuer};
 use crate::controllers_args::ManagerFlags;
 use crate::controllers_metrics::{self, Election};
 use crate::node_args::{LoadBalancers, Networks};
@@ -69,21 +70,12 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         Some(file) => read(Path::new(file))?,
         None => authority(kubeconfig).await?.unwrap_or_default(),
     };
-    let signing = match document.signing_files() {
-        Some((certificate, key)) => Some(
-            signing(&read(Path::new(certificate))?, &read(Path::new(key))?, document.signing_duration())
-                .with_context(|| {
-                    format!("cannot sign with the certificate {certificate} and the key {key}")
-                })?,
-        ),
-        None => None,
-    };
     let config = Config {
         api_servers: server_names::known(kubeconfig, &stop).await?,
         load_balancer_ranges,
         load_balancer_classless,
         root_ca,
-        signing,
+        signing: signing_of(&document)?,
         token_issuer: issuer_of(document.account_key_file())?,
         leader_election,
         clients,
@@ -92,6 +84,20 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     };
     let informers = Informers::new(client, ambient.clone(), stop.clone());
     controllers_manager::run(config, informers, ambient, stop).await.context("the controllers cannot run")
+}
+
+/// Returns the authorities of the signers of certificate requests; `None` if no signer has one.
+fn signing_of(document: &Document) -> Result<Option<Signing>> {
+    let mut authorities = BTreeMap::new();
+    for (signer, (certificate, key)) in document.signing_files() {
+        let authority = Authority::new(&read(Path::new(certificate))?, &read(Path::new(key))?);
+        let authority = authority.with_context(|| {
+            format!("cannot sign for {signer} with the certificate {certificate} and the key {key}")
+        })?;
+        authorities.insert(signer, Arc::new(authority));
+    }
+    let duration = document.signing_duration();
+    Ok((!authorities.is_empty()).then_some(Signing { authorities, duration }))
 }
 
 /// Returns the configuration that the file and the flags ask for.

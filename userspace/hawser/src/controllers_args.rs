@@ -245,7 +245,7 @@ mod tests {
         assert!(document.uses_account_credentials() && config.leader_election.is_some());
         assert_eq!(document.root_ca_file(), Some("/etc/kubernetes/pki/ca.crt"));
         assert_eq!(document.kubeconfig(), Some("/etc/kubernetes/controller-manager.conf"));
-        assert!(document.signing_files().is_some() && document.account_key_file().is_some());
+        assert!(document.signing_files().len() == 4 && document.account_key_file().is_some());
         let idle = flags.without_effect();
         assert!(idle.contains(&"client-ca-file") && !idle.contains(&"cluster-cidr"), "{idle:?}");
     }

@@ -3,6 +3,7 @@
 mod der;
 pub(crate) mod request;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::certificates::SIGNERS;
 pub(crate) use request::Request;
 
 /// Certificates begin this long in the past, for clients whose clock is behind.
@@ -41,12 +43,22 @@ const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
 const AUTHORITY_KEY_ID: &[u64] = &[2, 5, 29, 35];
 const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
 
-/// Authority of the signers of Kubernetes, and the longest life of what they sign.
+/// The authorities of the signers of Kubernetes, and the longest life of what they sign.
 #[derive(Clone, Debug)]
 pub struct Signing {
-    pub authority: Arc<Authority>,
+    /// By name of the signer; one without an authority signs nothing.
+    pub authorities: BTreeMap<&'static str, Arc<Authority>>,
     /// Life of a certificate that does not ask for a shorter one.
     pub duration: Duration,
+}
+
+impl Signing {
+    /// Returns the signing of all signers by one authority.
+    pub fn by_one(authority: Authority, duration: Duration) -> Self {
+        let authority = Arc::new(authority);
+        let of = |signer: &&'static str| (*signer, Arc::clone(&authority));
+        Self { authorities: SIGNERS.iter().map(of).collect(), duration }
+    }
 }
 
 /// Reason for which an authority cannot sign.

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::authority::Request;
 
 /// Signer of client certificates of users.
-pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 /// Signer of client certificates of kubelets.
-pub(super) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub(crate) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Signer of serving certificates of kubelets.
-pub(super) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+pub(crate) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// Signer of certificates that nothing is known about.
-pub(super) const LEGACY: &str = "kubernetes.io/legacy-unknown";
+pub(crate) const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// Group of all nodes.
 pub(super) const NODES: &str = "system:nodes";

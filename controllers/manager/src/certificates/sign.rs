@@ -75,7 +75,7 @@ impl Reconcile for Signer {
     }
 }
 
-/// Returns the answer to a request; `None` if it is not approved, is answered, or is for another signer.
+/// Returns the answer to a request; `None` if it is not approved, is answered, or is for a signer without an authority.
 fn plan(
     request: &CertificateSigningRequest,
     signing: &Signing,
@@ -87,10 +87,7 @@ fn plan(
     }
     let spec = &request.spec;
     let usages = spec.usages.as_deref().unwrap_or_default();
-    let signers = [rules::CLIENT, rules::KUBELET_CLIENT, rules::KUBELET_SERVING, rules::LEGACY];
-    if !signers.contains(&spec.signer_name.as_str()) {
-        return Ok(None);
-    }
+    let Some(authority) = signing.authorities.get(spec.signer_name.as_str()) else { return Ok(None) };
     let asked = Request::parse(&spec.request.0)?;
     match rules::check(&spec.signer_name, &asked, usages) {
         None => return Ok(None),
@@ -98,7 +95,7 @@ fn plan(
         Some(Ok(())) => {}
     }
     let lifetime = lifetime(signing.duration, spec.expiration_seconds);
-    match signing.authority.sign(&asked, usages, lifetime, ambient) {
+    match authority.sign(&asked, usages, lifetime, ambient) {
         Ok(certificate) => Ok(Some(Signed::Certificate(certificate))),
         Err(error @ AuthorityError::Usages(_)) => Ok(Some(Signed::Refused(error.to_string()))),
         Err(error) => Err(error.to_string()),

@@ -1,6 +1,5 @@
 //! Requests that are signed, and those that are not.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
@@ -13,8 +12,7 @@ use crate::testing::ambient;
 
 fn signing() -> Signing {
     let (certificate, key) = authority(&KeyPair::generate().unwrap(), 2090);
-    let authority = Arc::new(Authority::new(&certificate, &key).unwrap());
-    Signing { authority, duration: Duration::from_secs(3600) }
+    Signing::by_one(Authority::new(&certificate, &key).unwrap(), Duration::from_secs(3600))
 }
 
 fn request(signer: &str, pem: &str, usages: &[&str], conditions: &[&str]) -> CertificateSigningRequest {
@@ -53,6 +51,9 @@ fn approved_requests_of_the_right_form_are_signed_once() {
         );
     }
     assert_eq!(plan(&request("example.com/own", &node, &usages, &[APPROVED])), Ok(None), "another signer's");
+    let mut serving_only = signing.clone();
+    serving_only.authorities.retain(|signer, _| *signer == rules::KUBELET_SERVING);
+    assert_eq!(super::plan(&approved, &serving_only, &ambient()), Ok(None), "its signer has no authority");
 }
 
 /// An approver may have been deceived; the signer checks the form again.

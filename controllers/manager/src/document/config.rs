@@ -8,7 +8,10 @@ use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 
 use super::DocumentError;
-use super::fields::{Autoscaling, CsrSigning, Document, Election, KubeCloudShared, NodeIpam, NodeLifecycle};
+use super::fields::{
+    Autoscaling, CsrSigning, Document, Election, KubeCloudShared, NodeIpam, NodeLifecycle, SignerFiles,
+};
+use crate::certificates::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
 use crate::config::{Autoscalers, Config, EvictionRates, Slicing};
 use crate::registry;
 
@@ -136,10 +139,16 @@ impl Document {
         if read.0.is_empty() { Ok(config) } else { Err(DocumentError::Fields(read.0)) }
     }
 
-    /// Returns the certificate and the key of the authority of certificate requests; `None` if none are signed.
-    pub fn signing_files(&self) -> Option<(&str, &str)> {
+    /// Returns the certificate and the key of the authority of each signer of certificate requests that has one.
+    pub fn signing_files(&self) -> BTreeMap<&'static str, (&str, &str)> {
         let CsrSigning { cert_file, key_file, .. } = &self.signing;
-        (!cert_file.is_empty() && !key_file.is_empty()).then_some((cert_file, key_file))
+        let given = |(cert, key): &(&str, &str)| !cert.is_empty() && !key.is_empty();
+        let all = Some((cert_file.as_str(), key_file.as_str())).filter(given);
+        let files = signers(&self.signing).map(|(signer, _, own)| {
+            let own = Some((own.cert_file.as_str(), own.key_file.as_str())).filter(given);
+            Some((signer, all.or(own)?))
+        });
+        files.into_iter().flatten().collect()
     }
 
     /// Returns the life of the certificates that are signed.
@@ -286,27 +295,43 @@ impl Document {
             "KubeCloudShared.CIDRAllocatorType",
             "only RangeAllocator is known",
         );
-        let signing = &self.signing;
-        for (name, files) in [
-            ("KubeletServingSignerConfiguration", &signing.kubelet_serving),
-            ("KubeletClientSignerConfiguration", &signing.kubelet_client),
-            ("KubeAPIServerClientSignerConfiguration", &signing.api_server_client),
-            ("LegacyUnknownSignerConfiguration", &signing.legacy_unknown),
-        ] {
-            for (field, file) in [("CertFile", &files.cert_file), ("KeyFile", &files.key_file)] {
-                let path = format!("CSRSigningController.{name}.{field}");
-                let problem =
-                    "all signers have one authority: use ClusterSigningCertFile and ClusterSigningKeyFile";
-                read.refuse_if(!file.is_empty(), &path, problem);
-            }
-        }
+        self.check_signing(read);
+    }
+
+    /// Refuses authorities of which a part is missing, and one for all signers beside those of single ones.
+    fn check_signing(&self, read: &mut Reader) {
+        let CsrSigning { cert_file, key_file, duration, .. } = &self.signing;
         read.refuse_if(
-            signing.cert_file.is_empty() != signing.key_file.is_empty(),
+            cert_file.is_empty() != key_file.is_empty(),
             "CSRSigningController.ClusterSigningKeyFile",
             "ClusterSigningCertFile and ClusterSigningKeyFile are given together",
         );
-        read.positive("CSRSigningController.ClusterSigningDuration", signing.duration);
+        for (_, name, SignerFiles { cert_file: own_cert, key_file: own_key }) in signers(&self.signing) {
+            let path = format!("CSRSigningController.{name}");
+            read.refuse_if(
+                own_cert.is_empty() != own_key.is_empty(),
+                &path,
+                "CertFile and KeyFile are given together",
+            );
+            let is_given = |cert: &str, key: &str| !cert.is_empty() || !key.is_empty();
+            read.refuse_if(
+                is_given(cert_file, key_file) && is_given(own_cert, own_key),
+                &path,
+                "there is an authority of all signers: ClusterSigningCertFile and ClusterSigningKeyFile",
+            );
+        }
+        read.positive("CSRSigningController.ClusterSigningDuration", *duration);
     }
+}
+
+/// Returns the signers with their fields and the files in them.
+fn signers(signing: &CsrSigning) -> [(&'static str, &'static str, &SignerFiles); 4] {
+    [
+        (KUBELET_SERVING, "KubeletServingSignerConfiguration", &signing.kubelet_serving),
+        (KUBELET_CLIENT, "KubeletClientSignerConfiguration", &signing.kubelet_client),
+        (CLIENT, "KubeAPIServerClientSignerConfiguration", &signing.api_server_client),
+        (LEGACY, "LegacyUnknownSignerConfiguration", &signing.legacy_unknown),
+    ]
 }
 
 fn cluster_cidrs(shared: &KubeCloudShared, read: &mut Reader) -> Vec<IpNetwork> {

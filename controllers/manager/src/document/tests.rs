@@ -117,6 +117,15 @@ fn values_out_of_range_are_refused_by_the_path_of_their_field() {
         ),
         ("csrSigningController: {clusterSigningDuration: 0s}", "CSRSigningController.ClusterSigningDuration"),
         ("csrSigningController: {clusterSigningCertFile: /a}", "CSRSigningController.ClusterSigningKeyFile"),
+        (
+            "csrSigningController: {kubeletServingSignerConfiguration: {keyFile: /a}}",
+            "CSRSigningController.KubeletServingSignerConfiguration",
+        ),
+        (
+            "csrSigningController: {clusterSigningCertFile: /a, clusterSigningKeyFile: /b, \
+             legacyUnknownSignerConfiguration: {certFile: /a, keyFile: /b}}",
+            "CSRSigningController.LegacyUnknownSignerConfiguration",
+        ),
     ] {
         let error = config(text).unwrap_err();
         assert!(error.contains(&format!("{path}: ")), "{text}: {error}");
@@ -148,6 +157,32 @@ fn defaults_of_the_document_are_those_of_the_configuration() {
     ours.controllers = plain.controllers.clone();
     ours.leader_election = None;
     assert_eq!(format!("{ours:?}"), format!("{plain:?}"));
+}
+
+#[test]
+fn one_authority_signs_for_all_signers_or_each_has_its_own_or_none() {
+    let files = |section: &str| {
+        let (document, _) = parse(&format!("csrSigningController: {{{section}}}\n")).unwrap();
+        document.config("us").unwrap();
+        let files = document.signing_files().into_iter();
+        files.map(|(signer, (cert, key))| format!("{signer} {cert} {key}")).collect::<Vec<_>>()
+    };
+    let all = files("clusterSigningCertFile: /a, clusterSigningKeyFile: /b");
+    assert_eq!(
+        all,
+        [
+            "kubernetes.io/kube-apiserver-client /a /b",
+            "kubernetes.io/kube-apiserver-client-kubelet /a /b",
+            "kubernetes.io/kubelet-serving /a /b",
+            "kubernetes.io/legacy-unknown /a /b"
+        ]
+    );
+    let some = files(
+        "kubeletServingSignerConfiguration: {certFile: /c, keyFile: /d}, \
+         kubeAPIServerClientSignerConfiguration: {certFile: /e, keyFile: /f}",
+    );
+    assert_eq!(some, ["kubernetes.io/kube-apiserver-client /e /f", "kubernetes.io/kubelet-serving /c /d"]);
+    assert!(files("").is_empty());
 }
 
 /// Fields that take effect in the process around the controllers: files, and the user that writes.
