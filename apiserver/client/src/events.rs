@@ -1,13 +1,22 @@
 //! Events about objects. They are written best-effort: a lost event must never stop a component.
+//!
+//! [`Recorder`] writes Events of `v1`, as most components do; [`SeriesRecorder`] those of `events.k8s.io/v1`, as the
+//! scheduler does.
 
 mod correlate;
 mod recent;
+mod recorder;
+mod refusals;
+mod series;
+#[cfg(test)]
+mod testing;
+mod writer;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::fnv::fnv1a_64;
+use apiserver_meta::label_grammar;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -16,12 +25,13 @@ use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
-use crate::is_namespace_terminating;
 use crate::limits;
 use crate::object::{Metadata as _, Object};
 use correlate::{Correlator, Step, Written};
+pub use recorder::{About, SeriesRecorder};
+use refusals::Refusals;
 
 /// End of a message that was too long.
 const CUT: &str = " ...";
@@ -33,12 +43,7 @@ pub struct Recorder {
     /// Writes the events.
     client: Client,
     source: Arc<EventSource>,
-    /// Actions of events by their reasons.
-    actions: Actions,
 }
-
-/// Pairs of a reason and the action of its events, such as `Scheduled` and `Binding`.
-type Actions = &'static [(&'static str, &'static str)];
 
 struct Entry {
     client: Client,
@@ -48,12 +53,11 @@ struct Entry {
     /// True if other components report the same about the object, so that one Event is enough.
     shared: bool,
     reason: &'static str,
-    action: Option<&'static str>,
     message: String,
 }
 
 impl Recorder {
-    /// Creates a recorder for `component` (such as `kubelet` or `default-scheduler`) on `host` (may be
+    /// Creates a recorder for `component` (such as `kubelet`) on `host` (may be
     /// empty). Must be called within a runtime.
     pub fn new(
         client: Client,
@@ -67,9 +71,9 @@ impl Recorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         });
-        let writer = Writer { ambient, correlator: Correlator::default(), forbidden: BTreeSet::new() };
+        let writer = Writer { ambient, correlator: Correlator::default(), refusals: Refusals::default() };
         tokio::spawn(writer.run(entries, shutdown));
-        Self { queue, client, source, actions: &[] }
+        Self { queue, client, source }
     }
 
     /// Returns a recorder for a part of the component, such as one controller of a manager.
@@ -81,11 +85,6 @@ impl Recorder {
     /// Returns a recorder whose events `client` writes.
     pub fn with_client(&self, client: Client) -> Self {
         Self { client, ..self.clone() }
-    }
-
-    /// Returns a recorder whose events have the action that belongs to their reason.
-    pub fn with_actions(self, actions: Actions) -> Self {
-        Self { actions, ..self }
     }
 
     /// Records an event of type Normal.
@@ -109,17 +108,10 @@ impl Recorder {
         about: ObjectReference,
         (warning, shared): (bool, bool),
         reason: &'static str,
-        mut message: String,
+        message: String,
     ) {
-        if message.len() > limits::EVENT_MESSAGE {
-            // Objects of tenants are quoted in messages, which are kept and stored.
-            let end = message.floor_char_boundary(limits::EVENT_MESSAGE - CUT.len());
-            message.truncate(end);
-            message.push_str(CUT);
-        }
         let (client, source) = (self.client.clone(), Arc::clone(&self.source));
-        let action = self.actions.iter().find(|(of, _)| *of == reason).map(|(_, action)| *action);
-        let entry = Entry { client, source, about, warning, shared, reason, action, message };
+        let entry = Entry { client, source, about, warning, shared, reason, message: cut(message) };
         if self.queue.try_send(entry).is_err() {
             debug!("dropped an event: too many are queued");
         }
@@ -141,11 +133,31 @@ pub fn reference<K: Object<Kind: Resource<DynamicType = ()>>>(object: &K) -> Obj
     }
 }
 
+/// Cuts a message that is too long: objects of tenants are quoted in messages, which are kept and stored.
+fn cut(mut message: String) -> String {
+    if message.len() > limits::EVENT_MESSAGE {
+        let end = message.floor_char_boundary(limits::EVENT_MESSAGE - CUT.len());
+        message.truncate(end);
+        message.push_str(CUT);
+    }
+    message
+}
+
+/// Returns the name of an event about an object. Not every object has a name that events can begin with.
+fn event_name(about: &ObjectReference, suffix: u64) -> String {
+    let name = format!("{}.{suffix:016x}", about.name.as_deref().unwrap_or_default());
+    if label_grammar::is_subdomain(&name) { name } else { format!("{suffix:016x}") }
+}
+
+/// Returns the namespace of an event about an object.
+fn event_namespace(about: &ObjectReference) -> String {
+    about.namespace.clone().unwrap_or_else(|| "default".to_owned())
+}
+
 struct Writer {
     ambient: Ambient,
     correlator: Correlator,
-    /// Components whose events the API server has refused, which is logged once for each.
-    forbidden: BTreeSet<String>,
+    refusals: Refusals,
 }
 
 impl Writer {
@@ -158,22 +170,8 @@ impl Writer {
             };
             let Some(entry) = entry else { return };
             let component = entry.source.component.clone().unwrap_or_default();
-            match self.write(entry).await {
-                Ok(()) => {}
-                // The namespace is being deleted, which makes the event obsolete; permissions are not at
-                // fault.
-                Err(error) if is_namespace_terminating(&error) => {
-                    debug!(%error, "event came too late: its namespace is being deleted")
-                }
-                Err(kube::Error::Api(status)) if status.code == 403 => {
-                    if self.forbidden.insert(component.clone()) {
-                        warn!(
-                            component, error = %status.message,
-                            "not permitted to write events; further refusals are not logged"
-                        );
-                    }
-                }
-                Err(error) => debug!(%error, "cannot write an event"),
+            if let Err(error) = self.write(entry).await {
+                self.refusals.log(&component, &error);
             }
         }
     }
@@ -219,14 +217,13 @@ impl Writer {
     }
 
     fn event(&self, entry: Entry, now: Timestamp) -> Event {
-        let namespace = entry.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let namespace = event_namespace(&entry.about);
         let suffix = if entry.shared { digest(&entry) } else { self.ambient.random.next_u64() };
-        let name = format!("{}.{suffix:016x}", entry.about.name.clone().unwrap_or_default());
+        let name = event_name(&entry.about, suffix);
         Event {
             metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: entry.about,
             reason: Some(entry.reason.to_owned()),
-            action: entry.action.map(str::to_owned),
             message: Some(entry.message),
             type_: Some(if entry.warning { "Warning" } else { "Normal" }.to_owned()),
             reporting_component: entry.source.component.clone(),
@@ -250,67 +247,10 @@ fn digest(entry: &Entry) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use serde_json::json;
 
-    use http::{Request, Response};
-    use http_body_util::BodyExt as _;
-    use kube::client::Body;
-    use serde_json::{Value, json};
-
+    use super::testing::{about, server, written};
     use super::*;
-
-    type Wanted = Arc<Mutex<Vec<(String, Value)>>>;
-
-    /// Returns a client of a server that answers with these status codes in turn and then accepts, and the
-    /// requests that the server receives.
-    fn server(codes: &[u16]) -> (Client, Wanted) {
-        let (asked, codes) = (Wanted::default(), Arc::new(Mutex::new(codes.to_vec())));
-        let seen = Arc::clone(&asked);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (seen, codes) = (Arc::clone(&seen), Arc::clone(&codes));
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await.expect("the body is there").to_bytes();
-                let body: Value = serde_json::from_slice(&body).expect("requests are JSON");
-                seen.lock().unwrap().push((head.method.to_string(), body.clone()));
-                let mut codes = codes.lock().unwrap();
-                let code = if codes.is_empty() { 201 } else { codes.remove(0) };
-                let answer = if code < 300 {
-                    if body["metadata"].is_null() {
-                        json!({"metadata": {}, "involvedObject": {}})
-                    } else {
-                        body
-                    }
-                } else {
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                           "reason": "X", "message": "no"})
-                };
-                let response =
-                    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
-                Ok::<_, std::convert::Infallible>(response.expect("it is one"))
-            }
-        });
-        (Client::new(service, "default"), asked)
-    }
-
-    fn about() -> ObjectReference {
-        ObjectReference {
-            name: Some("web".into()),
-            namespace: Some("shop".into()),
-            uid: Some("7".into()),
-            ..ObjectReference::default()
-        }
-    }
-
-    async fn written(asked: &Wanted, count: usize) -> Vec<(String, Value)> {
-        for _ in 0..1_000 {
-            if asked.lock().unwrap().len() >= count {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        std::mem::take(&mut *asked.lock().unwrap())
-    }
 
     #[tokio::test]
     async fn a_shared_warning_has_one_name_and_is_written_once() {
@@ -321,10 +261,10 @@ mod tests {
             recorder.shared_warning(about(), "InvalidAnnotation", "odd");
             recorder.shared_warning(about(), "InvalidAnnotation", "odder");
             let events = written(&asked, 2).await;
-            assert_eq!(events[0].1["type"], "Warning");
-            assert_eq!(events[0].1["source"], json!({"component": "proxy", "host": host}));
+            assert_eq!(events[0].body["type"], "Warning");
+            assert_eq!(events[0].body["source"], json!({"component": "proxy", "host": host}));
             names.push(
-                events.iter().map(|(_, event)| event["metadata"]["name"].to_string()).collect::<Vec<_>>(),
+                events.iter().map(|asked| asked.body["metadata"]["name"].to_string()).collect::<Vec<_>>(),
             );
         }
         assert_eq!(names[0], names[1]);
@@ -341,23 +281,23 @@ mod tests {
             recorder.normal(about(), "X", "the same");
         }
         let events = written(&asked, 3).await;
-        let methods: Vec<_> = events.iter().map(|(method, _)| method.as_str()).collect();
+        let methods: Vec<_> = events.iter().map(|asked| asked.method.as_str()).collect();
         assert_eq!(methods, ["POST", "POST", "PATCH"]);
-        assert_eq!(events[0].1["source"], json!({"component": "manager"}));
-        assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
-        assert_eq!(events[1].1["reportingComponent"], "node-controller");
+        assert_eq!(events[0].body["source"], json!({"component": "manager"}));
+        assert_eq!(events[1].body["source"], json!({"component": "node-controller"}));
+        assert_eq!(events[1].body["reportingComponent"], "node-controller");
     }
 
-    #[tokio::test]
-    async fn events_have_the_action_of_their_reason() {
-        let (client, asked) = server(&[]);
-        let recorder = Recorder::new(client, Ambient::system(), "scheduler", "", CancellationToken::new())
-            .with_actions(&[("Scheduled", "Binding")]);
-        recorder.normal(about(), "Scheduled", "to a node");
-        recorder.normal(about(), "Other", "without an action");
-        let events = written(&asked, 2).await;
-        assert_eq!(events[0].1["action"], "Binding");
-        assert!(events[1].1["action"].is_null(), "{events:?}");
+    #[test]
+    fn events_about_objects_with_odd_names_have_names_of_their_own() {
+        for (name, expected) in [
+            ("web", "web.000000000000002a"),
+            ("my_disk", "000000000000002a"),
+            (&"n".repeat(240), "000000000000002a"),
+            ("", "000000000000002a"),
+        ] {
+            assert_eq!(event_name(&ObjectReference { name: Some(name.into()), ..about() }, 42), expected);
+        }
     }
 
     #[tokio::test]
@@ -365,7 +305,7 @@ mod tests {
         let (client, asked) = server(&[]);
         let recorder = Recorder::new(client, Ambient::system(), "manager", "", CancellationToken::new());
         recorder.warning(about(), "Long", "é".repeat(2000));
-        let message = written(&asked, 1).await[0].1["message"].as_str().unwrap().to_owned();
+        let message = written(&asked, 1).await[0].body["message"].as_str().unwrap().to_owned();
         assert_eq!(message, format!("{} ...", "é".repeat(510)));
     }
 
@@ -376,9 +316,9 @@ mod tests {
         let part = recorder.with_client(own).named("job-controller");
         part.normal(about(), "X", "ours");
         recorder.normal(about(), "X", "theirs");
-        assert_eq!(written(&of_own, 1).await[0].1["message"], "ours");
+        assert_eq!(written(&of_own, 1).await[0].body["message"], "ours");
         let events = written(&of_manager, 1).await;
-        assert_eq!((events.len(), &events[0].1["message"]), (1, &json!("theirs")));
+        assert_eq!((events.len(), &events[0].body["message"]), (1, &json!("theirs")));
     }
 
     #[tokio::test]
@@ -390,9 +330,10 @@ mod tests {
         }
         recorder.normal(ObjectReference { uid: Some("8".into()), ..about() }, "Last", "of another object");
         let mut events = written(&asked, 26).await;
-        assert_eq!(events.pop().unwrap().1["reason"], "Last");
+        assert_eq!(events.pop().unwrap().body["reason"], "Last");
         assert_eq!(events.len(), 25);
-        let (methods, bodies): (Vec<_>, Vec<_>) = events.into_iter().unzip();
+        let (methods, bodies): (Vec<_>, Vec<_>) =
+            events.into_iter().map(|asked| (asked.method, asked.body)).unzip();
         assert!(methods[..10].iter().all(|method| method == "POST"), "{methods:?}");
         assert!(methods[10..].iter().all(|method| method == "PATCH"), "{methods:?}");
         assert_eq!(bodies[9]["message"], "(combined from similar events): no 9");
@@ -409,8 +350,8 @@ mod tests {
             recorder.warning(about(), "X", message);
         }
         let events = written(&asked, 5).await;
-        let methods: Vec<_> = events.iter().map(|(method, _)| method.as_str()).collect();
+        let methods: Vec<_> = events.iter().map(|asked| asked.method.as_str()).collect();
         assert_eq!(methods, ["POST", "POST", "POST", "POST", "PATCH"]);
-        assert_eq!(events[4].1["count"], 2);
+        assert_eq!(events[4].body["count"], 2);
     }
 }

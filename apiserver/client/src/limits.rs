@@ -16,6 +16,21 @@ pub const EVENT_SIMILAR_PERIOD: Duration = Duration::from_secs(600);
 /// Number of events that a source may report about one object at once, and time after which it may report one more.
 pub const EVENT_BURST: u32 = 25;
 pub const EVENT_REFILL: Duration = Duration::from_secs(300);
+/// Series of events that are counted; those beyond end early, the one that has been silent the longest first. Fewer than
+/// [`EVENTS_REMEMBERED`], from which they come.
+pub const EVENT_SERIES_REMEMBERED: usize = 1024;
+/// Silence after which a series of events ends, and interval between looks for such series.
+pub const EVENT_SERIES_SILENCE: Duration = Duration::from_secs(6 * 60);
+/// Interval between writes of series that go on, so that the API server does not delete their objects.
+pub const EVENT_SERIES_REFRESH: Duration = Duration::from_secs(30 * 60);
+/// Events that are written at one time.
+pub const EVENT_WRITES: usize = 8;
+/// Events that wait for their next attempt, and series that wait for being written; more are dropped.
+pub const EVENT_BACKLOG: usize = 2048;
+/// Attempts to write an event that the API server has not answered, and the pause between them, to which up to a quarter
+/// is added at random.
+pub const EVENT_ATTEMPTS: u32 = 12;
+pub const EVENT_PAUSE: Duration = Duration::from_secs(10);
 /// First pause after a failed list or watch; it doubles up to [`MAX_RETRY`].
 pub const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Longest pause after failed lists and watches.

@@ -24,7 +24,8 @@ fn is_part(text: &str) -> bool {
     text.len() <= PART && ends(text, |byte| byte.is_ascii_alphanumeric()) && text.bytes().all(inner)
 }
 
-fn is_subdomain(text: &str) -> bool {
+/// Returns `true` if a text is a DNS subdomain, as most names of objects are.
+pub fn is_subdomain(text: &str) -> bool {
     let end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| ends(label, end) && label.bytes().all(|byte| end(byte) || byte == b'-');
     text.len() <= PREFIX && text.split('.').all(is_label)

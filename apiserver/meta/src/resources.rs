@@ -7,10 +7,23 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodSt
 use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
+use crate::label_grammar;
 use crate::quantity::{self, Quantity};
 
 /// Amounts by resource name. An invalid amount is omitted; validation refuses it before it is stored.
 pub type Amounts<'a> = BTreeMap<&'a str, Quantity>;
+
+/// Returns `true` if a resource is neither native nor one of quotas (`requests.…`).
+pub fn is_extended(name: &str) -> bool {
+    // Quotas count it by this name.
+    let in_quotas = || label_grammar::is_key(&format!("requests.{name}"));
+    name.contains('/') && !is_prefixed_native(name) && !name.starts_with("requests.") && in_quotas()
+}
+
+/// Returns `true` if a resource has a prefix that Kubernetes keeps to itself.
+pub fn is_prefixed_native(name: &str) -> bool {
+    name.contains("kubernetes.io/")
+}
 
 /// Quality of service class of a pod, which decides how it is treated when its node runs short of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

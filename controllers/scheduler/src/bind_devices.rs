@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Cache, Change, Informers, ObjectKey, Recorder, version_of};
+use apiserver_client::{Cache, Change, Informers, ObjectKey, SeriesRecorder, version_of};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::{ContainerExtendedResourceRequest, ObjectReference, Pod};
@@ -127,7 +127,7 @@ impl DeviceBinder {
         &self,
         client: &Client,
         plan: &DevicePlan,
-        event: Option<(&Recorder, ObjectReference)>,
+        event: Option<(&SeriesRecorder, ObjectReference)>,
         held: &mut Vec<Held>,
         told: Told<'_>,
     ) -> Result<(), DeviceError> {
@@ -143,7 +143,7 @@ impl DeviceBinder {
         }
         if let Some((recorder, reference)) = event {
             let text = format!("waiting for binding conditions for device on node {}", plan.node);
-            recorder.normal(reference, "BindingConditionsPending", text);
+            recorder.normal(reference, "BindingConditionsPending", "Scheduling", text);
         }
         let ready = self.ready(plan, held);
         tokio::time::timeout(plan.timeout, ready).await.unwrap_or_else(|_| {

@@ -32,8 +32,6 @@ pub const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
 pub const RESOLVE_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Requests for one status of a pod that waits before it is given up until the next attempt: some five minutes.
 pub const STATUS_ATTEMPTS: usize = 64;
-/// Longest message of an event in bytes (`NoteLengthLimit`); longer ones are cut.
-pub const NOTE: usize = 1024;
 /// Events that are remembered for attempts under way: a pod whose attempt takes longer is tried again after its back-off.
 pub const FLIGHT_EVENTS: usize = 16_384;
 /// Selectors of devices that are kept compiled.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_client::slim::shared_text;
-use apiserver_meta::{label_grammar, quantity};
+use apiserver_meta::quantity;
+pub use apiserver_meta::resources::is_extended;
+use apiserver_meta::resources::is_prefixed_native;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// CPU, in thousandths of a core, that the scores assume for a container without a request.
@@ -85,17 +87,6 @@ impl Resources {
 pub fn is_scalar(name: &str) -> bool {
     let of_nodes = name.starts_with("hugepages-") || name.starts_with("attachable-volumes-");
     of_nodes || is_prefixed_native(name) || is_extended(name)
-}
-
-/// Returns `true` if a resource is neither native nor one of quotas (`requests.…`).
-pub fn is_extended(name: &str) -> bool {
-    // Quotas count it by this name.
-    let in_quotas = || label_grammar::is_key(&format!("requests.{name}"));
-    name.contains('/') && !is_prefixed_native(name) && !name.starts_with("requests.") && in_quotas()
-}
-
-fn is_prefixed_native(name: &str) -> bool {
-    name.contains("kubernetes.io/")
 }
 
 /// CPU and memory as the scores count them: with defaults for containers that request nothing, so that such pods

@@ -18,7 +18,7 @@ use kubelet_cri::Runtime;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::{
-    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist,
+    advertised::Advertised, config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist,
     restrictions::Restrictions, tracked::TrackedPod,
 };
 
@@ -39,6 +39,8 @@ pub(crate) struct Agent {
     pub nodes: Cache<Node>,
     /// Restrictions of the Node, for the next object of it.
     pub restrictions: Arc<Restrictions>,
+    /// Resources that others have added to the Node.
+    pub advertised: Arc<Advertised>,
     /// Addresses of the node, primary IP family first.
     pub host_ips: Vec<String>,
     /// Resources of the node that are available to pods.

@@ -9,6 +9,7 @@
 //! ```
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod advertised;
 mod agent;
 pub mod certificates;
 mod claims;

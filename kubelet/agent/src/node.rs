@@ -51,6 +51,8 @@ struct Input<'a> {
     conditions: &'a kubelet_cri::Result<Vec<RuntimeCondition>>,
     images: &'a [Image],
     allocatable: &'a BTreeMap<String, Quantity>,
+    /// Resources that others have added to the capacity.
+    advertised: &'a BTreeMap<String, Quantity>,
     host_ips: &'a [String],
     port: u16,
     /// Conditions that were last reported.
@@ -206,8 +208,8 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
     }
 }
 
-/// Writes the status when it changes, when others have overwritten conditions, and periodically; returns when
-/// the Node no longer exists.
+/// Writes the status when it changes, when others have overwritten conditions or advertise resources, and periodically;
+/// returns when the Node no longer exists.
 async fn keep_status(agent: &Agent, port: u16) {
     let mut reported: Option<(NodeStatus, Instant)> = None;
     let mut asked = Instant::now();
@@ -223,7 +225,7 @@ async fn keep_status(agent: &Agent, port: u16) {
         let due = due
             || asked.elapsed() >= limits::NODE_CHECK && {
                 asked = Instant::now();
-                conditions_overwritten(agent, &status).await
+                !agent.advertised.get().is_reported || conditions_overwritten(agent, &status).await
             };
         if due {
             match write(agent, &status).await {
@@ -245,7 +247,12 @@ async fn keep_status(agent: &Agent, port: u16) {
             }
         }
         // While the node is not ready, check often, so that readiness is reported without delay.
-        tokio::time::sleep(if ready { limits::NODE_CHECK } else { Duration::from_millis(100) }).await;
+        let pause = if ready { limits::NODE_CHECK } else { Duration::from_millis(100) };
+        tokio::select! {
+            biased;
+            () = agent.advertised.changed() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
     }
 }
 
@@ -286,6 +293,7 @@ async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeSt
         conditions: &conditions,
         images: &images,
         allocatable: &agent.allocatable,
+        advertised: &agent.advertised.get().allocatable,
         host_ips: &agent.host_ips,
         port,
         previous,
@@ -322,6 +330,9 @@ async fn write(agent: &Agent, status: &NodeStatus) -> kube::Result<()> {
         // Addresses are merged by type, but several may have the same type: replace the whole list.
         addresses.push(json!({"$patch": "replace"}));
     }
+    for name in &agent.advertised.get().removed {
+        status["allocatable"][name] = serde_json::Value::Null;
+    }
     let patch = Patch::Strategic(json!({"status": status}));
     answered(api.patch_status(&agent.config.node_name, &PatchParams::default(), &patch)).await.map(drop)
 }
@@ -345,7 +356,9 @@ fn status(input: &Input<'_>) -> NodeStatus {
     let version = format!("v1.36.0+hawser.{}", env!("CARGO_PKG_VERSION"));
     NodeStatus {
         addresses: Some(addresses),
-        allocatable: Some(input.allocatable.clone()),
+        allocatable: Some(
+            input.advertised.iter().chain(input.allocatable).map(|(k, v)| (k.clone(), v.clone())).collect(),
+        ),
         capacity: Some(capacity(input.config, info)),
         conditions: Some(conditions(input)),
         daemon_endpoints: (input.port != 0).then(|| NodeDaemonEndpoints {
@@ -454,6 +467,7 @@ mod tests {
             conditions: &conditions,
             images: &[],
             allocatable: &capacity(&config, &info),
+            advertised: &BTreeMap::new(),
             host_ips: &["192.0.2.1".to_owned()],
             port: 10250,
             previous: &[],

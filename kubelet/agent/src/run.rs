@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::TlsError;
 
 use crate::{
+    advertised::Advertised,
     agent::Agent,
     config::{Config, Listeners},
     limits, logs,
@@ -81,6 +82,7 @@ pub async fn run(
         objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
         services: informers.cache::<Service>(),
         restrictions: Restrictions::of(&nodes),
+        advertised: Advertised::of(&nodes),
         nodes,
         allocatable: node::capacity(&config, &info),
         host_ips,

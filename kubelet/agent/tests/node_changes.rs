@@ -43,6 +43,53 @@ async fn node_deleted_under_its_kubelet_comes_back_cordoned_and_with_its_taints(
     assert_eq!(registered_again(&node.api, &second["metadata"]["uid"]).await["spec"], json!({}));
 }
 
+/// Waits until the Node has this amount of GPUs allocatable, `null` for none.
+async fn until_allocatable(node: &Node, amount: Value) {
+    let mut last = Value::Null;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        last = node.api.get(NODES, "", "n1").unwrap()["status"]["allocatable"].clone();
+        if last["example.com/gpu"] == amount {
+            return;
+        }
+    }
+    panic!("not {amount} in {last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn extended_resources_that_others_add_to_the_capacity_are_allocatable_until_they_are_removed() {
+    let mut node = Node::new();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let own = node.api.get(NODES, "", "n1").unwrap()["status"]["allocatable"].clone();
+    let advertise = |node: &Node, amount: Value| {
+        node.api.change(NODES, "", "n1", |node| {
+            node["status"]["capacity"]["example.com/gpu"] = amount.clone();
+        });
+    };
+    advertise(&node, json!("4"));
+    until_allocatable(&node, json!("4")).await;
+    advertise(&node, json!("2"));
+    until_allocatable(&node, json!("2")).await;
+    // An amount that others write beside the capacity does not last.
+    let pointer = "/status/allocatable";
+    node.api.change(NODES, "", "n1", |node| {
+        node.pointer_mut(pointer).unwrap()["example.com/gpu"] = json!("3");
+    });
+    until_allocatable(&node, json!("2")).await;
+    // The kubelet that comes back does not take the resource away, and finds that it was removed.
+    node.stop().await;
+    node.start();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    until_allocatable(&node, json!("2")).await;
+    node.stop().await;
+    node.api.change(NODES, "", "n1", |node| {
+        node["status"]["capacity"].as_object_mut().unwrap().remove("example.com/gpu");
+    });
+    node.start();
+    until_allocatable(&node, Value::Null).await;
+    assert_eq!(node.api.get(NODES, "", "n1").unwrap()["status"]["allocatable"], own);
+}
+
 /// Gives the node another range, which its network has been set up with.
 fn change_range(node: &Node) {
     node.runtime.set_pod_cidr((Ipv4Addr::new(10, 9, 1, 0), 24));

@@ -286,7 +286,10 @@ fn is_served(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
         ["api", "v1", ..] => true,
-        ["apis", group, version, ..] => KINDS.iter().any(|(of, ..)| *of == format!("{group}/{version}")),
+        ["apis", group, version, ..] => {
+            let mut kinds = KINDS.iter().chain(UNLISTED);
+            kinds.any(|(of, ..)| *of == format!("{group}/{version}"))
+        }
         _ => false,
     }
 }

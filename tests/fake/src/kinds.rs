@@ -43,11 +43,12 @@ pub const KINDS: &[(&str, &str, &str, bool)] = &[
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
-/// Kinds that only the scheduler reads; discovery does not tell of them.
+/// Kinds that only the scheduler uses; discovery does not tell of them.
 pub const UNLISTED: &[(&str, &str, &str, bool)] = &[
     ("storage.k8s.io/v1", "csinodes", "CSINode", false),
     ("storage.k8s.io/v1", "csistoragecapacities", "CSIStorageCapacity", true),
     ("resource.k8s.io/v1", "deviceclasses", "DeviceClass", false),
+    ("events.k8s.io/v1", "events", "Event", true),
 ];
 
 /// Returns the answer of discovery at a path.

@@ -18,6 +18,7 @@ use userspace_daemon::shutdown;
 use crate::args::Scheduler;
 use crate::components::{identity, read, server};
 use crate::controllers_metrics::Election;
+use crate::node;
 use crate::scheduler_args::SchedulerFlags;
 use crate::scheduler_metrics;
 
@@ -33,6 +34,7 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let extenders = std::mem::take(&mut configuration.extenders);
     let kubeconfig = configuration.kubeconfig.clone();
     let (mut config, ignored) = of_configuration(configuration, &flags, &identity(&ambient))?;
+    config.host = node::host_name();
     config.extenders = Extenders::connect(extenders).await.context("couldn't build extenders")?;
     if !ignored.is_empty() {
         warn!(fields = ignored.join(", "), "fields of the configuration have no effect");

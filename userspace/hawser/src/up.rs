@@ -335,6 +335,7 @@ fn run_control_plane(
     tasks.add("controllers", again_when_lost(stop.clone(), run));
     let config = controllers_scheduler::Config {
         leader_election: election("kube-scheduler"),
+        host: node::host_name(),
         ..controllers_scheduler::Config::default()
     };
     let (of_scheduler, time) = (client(api, Component::Scheduler), ambient.clone());

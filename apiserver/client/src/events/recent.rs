@@ -28,23 +28,33 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         Some(value)
     }
 
-    /// Sets the value of a key.
-    pub fn insert(&mut self, key: K, value: V) {
+    /// Returns the value of a key, which does not count as a use.
+    pub fn peek(&self, key: &K) -> Option<&V> {
+        self.values.get(key).map(|(_, value)| value)
+    }
+
+    /// Sets the value of a key; returns the value that is forgotten for it, which is one of another key.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.remove(&key);
-        while self.values.len() >= self.limit {
-            let Some((_, oldest)) = self.uses.pop_first() else { break };
-            self.values.remove(&oldest);
-        }
+        let is_full = self.values.len() >= self.limit;
+        let oldest = if is_full { self.uses.pop_first() } else { None };
+        let forgotten = oldest.and_then(|(_, key)| self.values.remove(&key)).map(|(_, value)| value);
         self.uses.insert(self.next, key.clone());
         self.values.insert(key, (self.next, value));
         self.next += 1;
+        forgotten
     }
 
-    /// Forgets a key.
-    pub fn remove(&mut self, key: &K) {
-        if let Some((used, _)) = self.values.remove(key) {
-            self.uses.remove(&used);
-        }
+    /// Forgets a key; returns its value.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let (used, value) = self.values.remove(key)?;
+        self.uses.remove(&used);
+        Some(value)
+    }
+
+    /// Returns all values, the one whose last use is the longest ago first.
+    pub fn oldest_first(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.uses.values().filter_map(|key| self.peek(key).map(|value| (key, value)))
     }
 }
 
@@ -58,13 +68,13 @@ mod tests {
         recent.insert("a", 1);
         recent.insert("b", 2);
         assert_eq!(recent.get(&"a"), Some(&mut 1));
-        recent.insert("c", 3);
+        assert_eq!(recent.insert("c", 3), Some(2));
         assert!(recent.get(&"b").is_none());
         recent.insert("a", 4);
-        recent.insert("a", 5);
+        assert_eq!(recent.insert("a", 5), None);
+        assert_eq!(recent.oldest_first().collect::<Vec<_>>(), [(&"c", &3), (&"a", &5)]);
         assert_eq!((recent.get(&"a").copied(), recent.get(&"c").copied()), (Some(5), Some(3)));
-        recent.remove(&"a");
-        recent.remove(&"a");
+        assert_eq!((recent.remove(&"a"), recent.remove(&"a")), (Some(5), None));
         assert!(recent.get(&"a").is_none());
         assert_eq!((recent.values.len(), recent.uses.len()), (1, 1));
     }

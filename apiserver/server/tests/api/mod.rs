@@ -19,6 +19,7 @@ mod discovery;
 mod documents;
 mod enablement;
 pub mod envelope;
+mod events;
 mod eviction;
 mod explain;
 mod expressions;

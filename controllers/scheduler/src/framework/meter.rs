@@ -108,9 +108,14 @@ impl Meter {
 
     /// Ends an extension point, which began with the end of the one before it.
     pub fn ended(&mut self, stage: Stage, status: Status) {
+        self.ended_after(stage, status, Duration::ZERO);
+    }
+
+    /// Ends an extension point that has run for a time before the attempt was taken up again.
+    pub fn ended_after(&mut self, stage: Stage, status: Status, before: Duration) {
         let (Some(clock), Some(last)) = (self.clock, self.last) else { return };
         let now = clock();
-        self.stages.push((stage, status, now - last));
+        self.stages.push((stage, status, before + (now - last)));
         self.last = Some(now);
     }
 

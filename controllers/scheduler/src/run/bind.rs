@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Informers, ObjectKey, Recorder};
+use apiserver_client::{Informers, ObjectKey, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -63,7 +63,7 @@ pub(super) struct Placed {
     pub plans: Vec<PreBind>,
     /// Set if an extender binds the pod.
     pub extender: Option<ExtenderBinder>,
-    pub recorder: Option<Recorder>,
+    pub recorder: Option<SeriesRecorder>,
     pub attempt: Placement,
 }
 
@@ -224,7 +224,7 @@ pub(super) fn announce(placed: &Placed) {
     let Placed { pod, node, .. } = placed;
     if let Some(recorder) = &placed.recorder {
         let message = format!("Successfully assigned {} to {node}", pod.key());
-        recorder.normal(reference(pod), "Scheduled", message);
+        recorder.normal(reference(pod), "Scheduled", "Binding", message);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::Recorder;
+use apiserver_client::{About, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -26,7 +26,7 @@ pub(super) struct Eviction {
     pub victims: Vec<Arc<PodInfo>>,
     /// Pods of lower priority that were nominated for the node and no longer have room there.
     pub outdone: Vec<Arc<PodInfo>>,
-    pub recorder: Option<Recorder>,
+    pub recorder: Option<SeriesRecorder>,
     /// Bounds the requests in flight.
     pub lanes: Arc<Semaphore>,
     pub metrics: Metrics,
@@ -91,7 +91,8 @@ async fn evict(
         info!(victim = %victim.key(), pod = %preemptor.key(), node = %eviction.node, "preempted");
         if let Some(recorder) = &eviction.recorder {
             let message = format!("Preempted by pod {} on node {}", preemptor.uid, eviction.node);
-            recorder.normal(reference(victim), "Preempted", message);
+            let about = About { regarding: reference(victim), related: Some(reference(preemptor)) };
+            recorder.normal(about, "Preempted", "Preempting", message);
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use apiserver_client::{Cache, Informers, Recorder};
+use apiserver_client::{Cache, Informers, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::uid::Uid;
 use controllers_runtime::{LeaderElection, Leadership};
@@ -37,7 +37,7 @@ use crate::extenders::Extenders;
 use crate::framework::{Meter, Profile, Views};
 use crate::limits;
 use crate::metrics::Metrics;
-use crate::pod::PodInfo;
+use crate::pod::{DEFAULT_SCHEDULER, PodInfo};
 use crate::queue::{Queue, QueueConfig};
 
 /// Configuration of the scheduler.
@@ -48,6 +48,8 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Services that take part in decisions.
     pub extenders: Extenders,
+    /// Name of the machine, which events name as a part of the instance that reports.
+    pub host: String,
     /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
     /// Is filled while the scheduler works.
@@ -60,6 +62,7 @@ impl Default for Config {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
             extenders: Extenders::default(),
+            host: String::new(),
             leader_election: None,
             metrics: Metrics::default(),
         }
@@ -73,6 +76,7 @@ impl fmt::Debug for Config {
             .field("profiles", &names)
             .field("queue", &self.queue)
             .field("extenders", &self.extenders)
+            .field("host", &self.host)
             .field("leader_election", &self.leader_election)
             .finish_non_exhaustive()
     }
@@ -105,12 +109,10 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let client = fence.around(informers.client().clone());
     let updates = Updates::new();
     let pods = informers.cache::<PodInfo>();
-    let recorders = config.profiles.iter().map(|profile| {
-        let (client, ambient, stop) = (client.clone(), ambient.clone(), shutdown.clone());
-        let recorder = Recorder::new(client, ambient, &profile.name, "", stop);
-        (profile.name.clone(), recorder.with_actions(report::ACTIONS))
-    });
-    let recorders: BTreeMap<String, Recorder> = recorders.collect();
+    let (writer, time, stop) = (client.clone(), ambient.clone(), shutdown.clone());
+    let recorder = SeriesRecorder::new(writer, time, DEFAULT_SCHEDULER, &config.host, stop);
+    let names = config.profiles.iter().map(|profile| profile.name.clone());
+    let recorders = names.map(|name| (name.clone(), recorder.named(&name))).collect();
     let followed = follow::all(&informers, &updates);
     config.metrics.begin(&config.profiles, pods.clone());
     let queue = measure::queue(&config);
@@ -167,7 +169,7 @@ struct Scheduler {
     desk: Desk,
     client: Client,
     ambient: Ambient,
-    recorders: BTreeMap<String, Recorder>,
+    recorders: BTreeMap<String, SeriesRecorder>,
     updates: Updates,
     /// Measures the attempt under way.
     meter: Meter,

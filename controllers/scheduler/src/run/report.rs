@@ -17,22 +17,11 @@ use super::bind::reference;
 use crate::limits;
 use crate::pod::PodInfo;
 
-/// Ends a message that was cut.
-const CUT: &str = " ...";
-
-/// The actions of events by their reasons, as kube-scheduler names them.
-pub(super) const ACTIONS: &[(&str, &str)] =
-    &[("Scheduled", "Binding"), ("FailedScheduling", "Scheduling"), ("Preempted", "Preempting")];
-
 impl Scheduler {
-    /// Records a warning about a pod.
-    pub(super) fn warn(&self, pod: &PodInfo, reason: &'static str, mut message: String) {
-        if message.len() > limits::NOTE {
-            message.truncate(message.floor_char_boundary(limits::NOTE - CUT.len()));
-            message.push_str(CUT);
-        }
+    /// Records that a pod was not scheduled.
+    pub(super) fn warn(&self, pod: &PodInfo, reason: &'static str, message: String) {
         if let Some(recorder) = self.recorders.get(&*pod.spec.scheduler) {
-            recorder.warning(reference(pod), reason, message);
+            recorder.warning(reference(pod), reason, "Scheduling", message);
         }
     }
 

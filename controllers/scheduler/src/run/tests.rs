@@ -171,7 +171,7 @@ async fn claims_that_were_written_count_before_they_are_seen_and_older_ones_do_n
 }
 
 /// Returns the value of a metric of the scheduler with these labels; of a histogram, the number of its observations.
-fn metric(scheduler: &Scheduler, name: &str, labels: &[&str]) -> Option<f64> {
+pub(super) fn metric(scheduler: &Scheduler, name: &str, labels: &[&str]) -> Option<f64> {
     use controllers_runtime::metrics::Value;
     let series = scheduler.measured.metrics.series();
     let of_name = series.into_iter().find(|series| series.measure.name == name)?;

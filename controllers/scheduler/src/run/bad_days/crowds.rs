@@ -102,7 +102,7 @@ async fn pod_with_more_terms_than_an_attempt_may_cost_is_refused_with_an_event()
         assert!(message.contains(terms) && message.contains(namespaces), "{message}");
         assert_eq!(condition["reason"], "Unschedulable");
         let events = api.all("events");
-        let told = |event: &&Value| event["message"] == message && event["involvedObject"]["name"] == name;
+        let told = |event: &&Value| event["note"] == message && event["regarding"]["name"] == name;
         assert_eq!(events.iter().filter(told).count(), 1, "{events:?}");
     }
     // Its own changes do not make it a burden.

@@ -3,6 +3,7 @@
 
 mod core;
 mod crowds;
+mod events;
 mod lives;
 mod nodes;
 mod processes;

@@ -126,7 +126,7 @@ async fn refusal_of_a_binding_is_told_to_the_owner_of_the_pod() {
     assert_eq!((&condition["reason"], &condition["message"]), (&json!("SchedulerError"), &json!(text)));
     let events = api.all("events");
     assert!(
-        events.iter().any(|event| event["reason"] == "FailedScheduling" && event["message"] == text),
+        events.iter().any(|event| event["reason"] == "FailedScheduling" && event["note"] == text),
         "{events:?}"
     );
     line.until(30).await;

@@ -1,12 +1,15 @@
 //! Preemptions that extenders take part in: one after another chooses among the candidates.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::desk::{Inquiry, Stage};
 use super::{Answer, Scheduler, Subject, Update};
 use crate::cluster::Cluster;
 use crate::extenders::{CallError, Extender};
-use crate::framework::{Diagnosis, Profile};
+use crate::framework::{Code, Diagnosis, Profile, Stage as Point, Status};
 use crate::pod::PodInfo;
 use crate::preemption::{Answered, Candidate, Found, pick, post_filter_by, still_helpful};
 
@@ -18,6 +21,8 @@ pub(super) struct Preemption {
     candidates: Vec<Candidate>,
     /// Extenders that are still to be asked, the first of them last; the last of them is being asked.
     remaining: Vec<usize>,
+    /// Time that the plugins have taken to find the candidates.
+    took: Duration,
 }
 
 impl Scheduler {
@@ -39,14 +44,17 @@ impl Scheduler {
             candidates = found;
             best
         };
+        let began = Instant::now();
         let found = post_filter_by(profile, &pod, &mut self.cluster, &mut diagnosis, random, &mut choose);
         self.free(&pod, &mut diagnosis);
         if candidates.is_empty() {
+            self.meter.ended(Point::PostFilter, status(found.as_ref()));
             self.refused(index, &pod, &diagnosis, found);
             return self.desk.leave(&inquiry);
         }
         let messages = messages(profile, &pod, &self.cluster, &diagnosis);
-        self.ask_victims(inquiry, Preemption { diagnosis, messages, candidates, remaining });
+        let took = began.elapsed();
+        self.ask_victims(inquiry, Preemption { diagnosis, messages, candidates, remaining, took });
     }
 
     /// Asks the next extender.
@@ -91,6 +99,7 @@ impl Scheduler {
             Err(error) => {
                 let found = Found::Failed(error);
                 preemption.diagnosis.post_filter = found.message().into_iter().collect();
+                self.meter.ended_after(Point::PostFilter, status(Some(&found)), preemption.took);
                 self.refused(index, &inquiry.pod, &preemption.diagnosis, Some(found));
                 return self.desk.leave(&inquiry);
             }
@@ -104,7 +113,7 @@ impl Scheduler {
 
     /// Preempts pods on the best node that extenders have left, if that still helps.
     fn preempt_answered(&mut self, index: usize, inquiry: &Inquiry, preemption: Preemption) {
-        let Preemption { mut diagnosis, messages, candidates, .. } = preemption;
+        let Preemption { mut diagnosis, messages, candidates, took, remaining: _ } = preemption;
         let profile = &self.profiles[index];
         let candidates = still_helpful(profile, &inquiry.pod, &mut self.cluster, candidates);
         let found = match pick(&candidates) {
@@ -115,8 +124,18 @@ impl Scheduler {
                 found
             }
         };
+        self.meter.ended_after(Point::PostFilter, status(Some(&found)), took);
         self.refused(index, &inquiry.pod, &diagnosis, Some(found));
         self.desk.leave(inquiry);
+    }
+}
+
+/// Returns the result of PostFilter.
+fn status(found: Option<&Found>) -> Status {
+    match found {
+        Some(Found::Candidate(_)) => Status::Success,
+        Some(Found::Failed(_)) => Status::Refused(Code::Error),
+        Some(Found::NotEligible(_) | Found::Nothing(_)) | None => Status::Refused(Code::Unschedulable),
     }
 }
 

@@ -56,7 +56,7 @@ impl World {
                 Ambient::system(),
                 metrics.clone(),
             ),
-            meter: Meter::default(),
+            meter: Meter::new(Instant::now),
             measured: Measured::new(metrics),
             desk: Desk::for_tests(extenders, api.objects()),
             profiles,

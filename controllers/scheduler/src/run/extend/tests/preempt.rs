@@ -2,6 +2,7 @@
 //! (four of `TestPreempt` and one of `TestPostFilter`), and what an extender can answer wrongly.
 
 use super::*;
+use crate::run::tests::metric;
 
 /// Returns a scheduler with these extenders, and two nodes that are full: `a` with two pods of low priority, `b` with one of
 /// a lower one, which is the node that is chosen without extenders.
@@ -105,6 +106,32 @@ async fn extender_without_a_cache_gets_the_victims_whole() {
     assert_eq!(whole.as_array().unwrap().len(), 2);
     assert_eq!(whole[0]["metadata"]["annotations"]["whole"], "yes");
     assert_eq!(request["NodeNameToMetaVictims"], Value::Null);
+}
+
+#[tokio::test]
+async fn post_filter_is_timed_with_what_extenders_have_left() {
+    let broken = || Server::start(|_, _| Reply::Raw(500, ""));
+    let candidates = leaving(&["a"]).await;
+    for (server, is_full, result) in [
+        (&candidates, true, "Success"),
+        (&leaving(&[]).await, true, "Unschedulable"),
+        (&broken().await, true, "Error"),
+        // Nobody is there to be preempted, and no extender is asked.
+        (&broken().await, false, "Unschedulable"),
+    ] {
+        let extenders = json!([preempting(server, json!({}))]);
+        let mut world = if is_full { full(extenders).await } else { World::new(extenders, &[]).await };
+        if !is_full {
+            world.scheduler.apply(Update::Node(sized("small", json!({"cpu": "1"}))));
+        }
+        create_important(&mut world);
+        world.until_told("p").await;
+        for one in ["Success", "Unschedulable", "Error"] {
+            let name = "scheduler_framework_extension_point_duration_seconds";
+            let counted = metric(&world.scheduler, name, &["PostFilter", one, "default-scheduler"]);
+            assert_eq!(counted, (one == result).then_some(1.0), "{result}: {one}");
+        }
+    }
 }
 
 const FITS_NOWHERE: &str = "0/2 nodes are available: 2 Insufficient cpu.";
