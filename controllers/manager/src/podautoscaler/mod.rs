@@ -14,6 +14,8 @@ mod measure;
 mod metric;
 mod overlap;
 mod replicas;
+#[cfg(test)]
+mod scenarios;
 mod selector;
 #[cfg(test)]
 mod simulation;

@@ -7,6 +7,8 @@ mod account;
 mod books;
 mod record;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
