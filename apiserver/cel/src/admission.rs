@@ -148,7 +148,7 @@ pub fn device(source: &str) -> Result<(), Unfit> {
 
 /// Returns the names of selectors of devices.
 pub(crate) fn devices() -> Env<'static> {
-    let mut env = Env { schema: Some(&DEVICE), ..Env::default() };
+    let mut env = Env { schema: Some(&DEVICE), bindings: true, ..Env::default() };
     env.variables.extend(object("device", "kubernetes.DRADevice"));
     env
 }

@@ -10,7 +10,7 @@ pub struct Node {
     pub at: usize,
     /// Counts from 0 within an expression.
     pub id: usize,
-    /// Nodes from here to the deepest one below, both counted.
+    /// Nodes from here to the deepest one below, both counted: how deep an evaluation recurses.
     pub depth: usize,
     pub expr: Expr,
 }
@@ -30,6 +30,7 @@ pub enum Expr {
     Struct(String, Vec<(String, Node)>),
     Fold(Box<Fold>),
     Bind(Box<Bind>),
+    Let(Box<Let>),
 }
 
 /// A constant. Texts are shared with the values that an evaluation makes of them, however often.
@@ -109,7 +110,24 @@ pub struct Bind {
     pub flat: bool,
 }
 
+/// `cel.bind(name, init, body)`. The initial value is evaluated when the body asks for it first, and once.
+#[derive(Clone, Debug)]
+pub struct Let {
+    pub name: String,
+    pub init: Node,
+    pub body: Node,
+}
+
 impl Expr {
+    /// The number of nodes from one directly below to the deepest one, as an evaluation goes.
+    pub fn depth_below(&self) -> usize {
+        match self {
+            // The initial value is evaluated within the body.
+            Self::Let(bound) => bound.init.depth.saturating_add(bound.body.depth),
+            _ => self.children().into_iter().map(|child| child.depth).max().unwrap_or(0),
+        }
+    }
+
     /// The nodes directly below.
     pub fn children(&self) -> Vec<&Node> {
         match self {
@@ -121,6 +139,7 @@ impl Expr {
             Self::Struct(_, fields) => fields.iter().map(|(_, value)| value).collect(),
             Self::Fold(fold) => [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect(),
             Self::Bind(bind) => vec![&bind.operand, &bind.body],
+            Self::Let(bound) => vec![&bound.init, &bound.body],
         }
     }
 }
@@ -159,6 +178,7 @@ impl Node {
                 fold.range.mentions(name)
             }
             Expr::Bind(bind) if bind.name == name => bind.operand.mentions(name),
+            Expr::Let(bound) if bound.name == name => bound.init.mentions(name),
             _ => self.children().into_iter().any(|child| child.mentions(name)),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
+use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Let, Literal, Node, Select};
 use super::functions::TIMES;
 use super::functions::format;
 use super::lex::Fault;
@@ -22,6 +22,8 @@ pub struct Env<'s> {
     pub schema: Option<&'s Structural>,
     /// True if mutations may be made: `Object{…}`, `JSONPatch{…}`, `jsonpatch.escapeKey`.
     pub patches: bool,
+    /// True if names may be given to values: `cel.bind(name, value, expression)`.
+    pub bindings: bool,
 }
 
 /// The bound of a value's size.
@@ -159,6 +161,7 @@ impl<'s> Checker<'_, 's> {
             Expr::Struct(name, fields) => (self.message(node, name, fields), None),
             Expr::Fold(fold) => (self.fold(node, fold), None),
             Expr::Bind(bind) => (self.bind(node, bind), None),
+            Expr::Let(bound) => self.bound(bound),
         };
         let ty = if self.bindings.is_too_large(&ty) { self.fault(node.at, TOO_LARGE.to_owned()) } else { ty };
         let length = self.types.len().max(node.id + 1);
@@ -497,6 +500,15 @@ impl<'s> Checker<'_, 's> {
             return self.no_overload(node.at, "cel.@mapInsert", &applied, false);
         }
         given
+    }
+
+    fn bound(&mut self, bound: &Let) -> (Ty<'s>, Option<Place<'s>>) {
+        let init = self.node(&bound.init);
+        let init = self.bindings.resolve(&init, false);
+        self.scope.push((bound.name.clone(), init, self.place(&bound.init)));
+        let body = self.node(&bound.body);
+        self.scope.pop();
+        (body, self.place(&bound.body))
     }
 
     fn bind(&mut self, node: &Node, bind: &Bind) -> Ty<'s> {

@@ -68,8 +68,8 @@ struct Walk<'c, 's> {
     /// The sizes of computed nodes, and of their contents.
     sizes: Vec<Option<Size>>,
     entries: Vec<Option<Size>>,
-    /// Sizes of the variables of loops that no schema bounds.
-    locals: Vec<(String, Option<Size>)>,
+    /// Sizes of the variables of loops that no schema bounds, and of what they hold.
+    locals: Vec<(String, Option<Size>, Option<Size>)>,
 }
 
 impl Walk<'_, '_> {
@@ -93,7 +93,7 @@ impl Walk<'_, '_> {
             return placed(place);
         }
         if let Expr::Ident(name) = &node.expr
-            && let Some((_, Some(size))) = self.locals.iter().rev().find(|(known, _)| known == name)
+            && let Some((_, Some(size), _)) = self.locals.iter().rev().find(|(known, ..)| known == name)
         {
             return *size;
         }
@@ -104,6 +104,11 @@ impl Walk<'_, '_> {
     fn entry(&self, node: &Node) -> Option<Size> {
         if let Some(size) = self.entries.get(node.id).copied().flatten() {
             return Some(size);
+        }
+        if let Expr::Ident(name) = &node.expr
+            && let Some((_, _, Some(entry))) = self.locals.iter().rev().find(|(known, ..)| known == name)
+        {
+            return Some(*entry);
         }
         let sizes: Vec<Size> = match &node.expr {
             Expr::List(items) => items.iter().map(|(item, _)| self.size(item)).collect(),
@@ -153,11 +158,21 @@ impl Walk<'_, '_> {
             Expr::Bind(bind) => {
                 let operand = self.cost(&bind.operand);
                 let size = self.entry(&bind.operand);
-                self.locals.push((bind.name.clone(), size));
+                self.locals.push((bind.name.clone(), size, None));
                 let body = self.cost(&bind.body);
                 self.locals.pop();
                 // hasValue, value, optional.of, and the list that a binding is made with.
                 operand.saturating_mul(2).saturating_add(body).saturating_add(3 + LIST)
+            }
+            Expr::Let(bound) => {
+                let init = self.cost(&bound.init);
+                let (size, entry) = (self.size(&bound.init), self.entry(&bound.init));
+                self.locals.push((bound.name.clone(), Some(size), entry));
+                let body = self.cost(&bound.body);
+                self.sizes[node.id] = Some(self.size(&bound.body));
+                self.entries[node.id] = self.entry(&bound.body);
+                self.locals.pop();
+                init.saturating_add(body).saturating_add(LIST)
             }
         }
     }
@@ -168,8 +183,8 @@ impl Walk<'_, '_> {
         let entry = self.entry(&fold.range);
         let before = self.locals.len();
         let two = fold.two.is_some();
-        self.locals.push((fold.one.clone(), if two { None } else { entry }));
-        self.locals.extend(fold.two.clone().map(|name| (name, entry)));
+        self.locals.push((fold.one.clone(), if two { None } else { entry }, None));
+        self.locals.extend(fold.two.clone().map(|name| (name, entry, None)));
         let filter = fold.filter.as_ref().map_or(0, |filter| self.cost(filter));
         let each = self.cost(&fold.each);
         let given = self.size(&fold.each);

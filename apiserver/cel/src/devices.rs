@@ -186,6 +186,98 @@ mod tests {
     }
 
     #[test]
+    fn names_are_bound_to_values() {
+        let own = "device.attributes['gpu.example.com']";
+        for (source, wanted) in [
+            (format!("cel.bind(own, {own}, own.healthy && own.index == 3)"), true),
+            (
+                "cel.bind(a, 'hello', cel.bind(b, 'world', a + b + b + a)) == 'helloworldworldhello'".into(),
+                true,
+            ),
+            ("cel.bind(valid, [1, 3, 5], [2, 4].exists(one, one in valid))".into(), false),
+            ("[1, 2].all(one, cel.bind(twice, one * 2, twice > one))".into(), true),
+            // The innermost name counts, and a value does not see the names of the body that asks for it.
+            ("cel.bind(a, 1, cel.bind(a, a + 1, a == 2))".into(), true),
+            ("cel.bind(a, 1, cel.bind(b, a, [7].all(a, b == 1)))".into(), true),
+            // A name hides a function with the same beginning, and the device.
+            ("cel.bind(device, {'driver': 'x'}, device.driver == 'x')".into(), true),
+            (format!("cel.bind(own, {own}, has(own.model) && !has(own.other))"), true),
+            ("cel.bind(other, device.attributes['other.com'], !has(other.model))".into(), true),
+        ] {
+            assert_eq!(selects(&source), Ok(wanted), "{source}");
+        }
+    }
+
+    #[test]
+    fn bound_value_is_evaluated_once_and_only_if_it_is_asked_for() {
+        assert_eq!(selects("cel.bind(bad, 1 / 0 == 1, true || bad)"), Ok(true));
+        assert_eq!(selects("cel.bind(bad, 1 / 0 == 1, bad || true)"), Ok(true), "the other side decides");
+        assert_eq!(selects("cel.bind(bad, 1 / 0 == 1, bad)"), Err("division by zero".to_owned()));
+        let cost = |source: &str| {
+            let (node, _) = compile(source, &devices()).unwrap();
+            crate::evaluate(&node, &[("device", gpu().device)], u64::MAX).1
+        };
+        let (once, twice) = ("cel.bind(a, 1 + 1, a > 1)", "cel.bind(a, 1 + 1, a > 1 && a > 0)");
+        // The sum, the comparison, and the name; and once more the latter two.
+        assert_eq!((cost(once), cost(twice)), (3, 5));
+        assert_eq!(cost("cel.bind(a, [1].all(x, x + 1 > 1), true)"), 0);
+    }
+
+    #[test]
+    fn faulty_bindings_are_refused_when_they_are_written() {
+        let fault = |source: &str| match crate::device(source).unwrap_err() {
+            crate::Unfit::Invalid(text) => text.lines().next().unwrap().to_owned(),
+            crate::Unfit::TooComplex => "too complex".to_owned(),
+        };
+        let begin = "compilation failed: ERROR: <input>:1:";
+        for (source, expected) in [
+            ("cel.bind(a.b, 1, true)", "11: cel.bind() variable names must be simple identifiers"),
+            (
+                "cel.bind(a, 1, a + 'x' == 'y')",
+                "18: found no matching overload for '_+_' applied to '(int, string)'",
+            ),
+            ("cel.bind(a, a, true)", "13: undeclared reference to 'a' (in container '')"),
+            ("cel.bind(a, 1, true) && a == 1", "25: undeclared reference to 'a' (in container '')"),
+        ] {
+            assert_eq!(fault(source), format!("{begin}{expected}"), "{source}");
+        }
+        assert!(fault("cel.bind(a, 1)").contains("undeclared reference to"), "{}", fault("cel.bind(a, 1)"));
+        // Only selectors of devices have it.
+        assert!(compile("cel.bind(a, 1, a == 1)", &crate::Env::default()).is_err());
+    }
+
+    #[test]
+    fn cost_of_a_binding_is_that_of_its_value_and_of_its_body() {
+        let cost = |source: &str| {
+            let (node, checked) = compile(source, &devices()).unwrap();
+            crate::estimate(&node, &checked)
+        };
+        let driver = cost("device.driver + device.driver == ''");
+        assert_eq!(cost("cel.bind(a, device.driver, a + a == '')"), driver - 4 + 2 + 2 + 10);
+        let loops = cost("device.attributes.all(domain, domain != '')");
+        assert_eq!(cost("cel.bind(a, device.attributes, a.all(domain, domain != ''))"), loops + 1 + 10);
+        assert_eq!(cost("cel.bind(a, device.attributes['x.com'], a.name)"), 15, "as in Kubernetes' own test");
+        assert_eq!(crate::device("cel.bind(a, device.driver, a != '')"), Ok(()));
+    }
+
+    #[test]
+    fn values_of_values_are_bounded_in_depth_and_size() {
+        let chain = |count: usize, step: &str| {
+            let mut text = "cel.bind(v0, 'x', ".to_owned();
+            for number in 1..count {
+                let value = step.replace('v', &format!("v{}", number - 1));
+                text += &format!("cel.bind(v{number}, {value}, ");
+            }
+            text + &format!("v{} != ''{}", count - 1, ")".repeat(count))
+        };
+        assert_eq!(selects(&chain(30, "v + ''")), Ok(true));
+        let deep = DeviceSelector::compile(&chain(200, "v + ''")).unwrap_err();
+        assert!(deep.contains("nested deeper"), "{deep}");
+        let doubled = selects(&chain(60, "v + v"));
+        assert_eq!(doubled, Err("operation cancelled: actual cost limit exceeded".to_owned()));
+    }
+
+    #[test]
     fn selectors_that_give_no_answer_say_why() {
         let missing = selects("device.attributes['gpu.example.com'].missing == 'x'");
         assert_eq!(missing, Err("no such key: missing".to_owned()));

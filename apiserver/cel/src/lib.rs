@@ -44,7 +44,7 @@ use crate::limits::{FAULTS, REPORT, STACK_BYTES};
 /// Parses an expression and checks its types; the error is the text that clients are shown:
 /// `ERROR: <input>:1:6: …`, with the line and a mark below it.
 pub fn compile<'s>(source: &str, env: &Env<'s>) -> Result<(Node, Checked<'s>), String> {
-    let node = parse(source).map_err(|faults| shown(source, &faults))?;
+    let node = parse::parse_with(source, env.bindings).map_err(|faults| shown(source, &faults))?;
     let checked = check(&node, env).map_err(|faults| shown(source, &faults))?;
     Ok((node, checked))
 }

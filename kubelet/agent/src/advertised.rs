@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_report_does_not_change_is_announced_once() {
+    async fn unreported_resources_are_announced_once_for_each_change() {
         let advertised = Advertised::default();
         let is_announced = || tokio::time::timeout(std::time::Duration::ZERO, advertised.changed());
         let gpus = |amount: &str| json!({"example.com/gpu": amount});

@@ -71,14 +71,10 @@ pub async fn run(
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let nodes = informers.select::<Node>(with_node("metadata.name", &config.node_name));
     let pods = with_node("spec.nodeName", &config.node_name);
+    let recorder =
+        Recorder::new(client.clone(), ambient.clone(), "kubelet", &config.node_name, shutdown.clone());
     let agent = Arc::new(Agent {
-        recorder: Recorder::new(
-            client.clone(),
-            ambient.clone(),
-            "kubelet",
-            &config.node_name,
-            shutdown.clone(),
-        ),
+        recorder,
         objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
         services: informers.cache::<Service>(),
         restrictions: Restrictions::of(&nodes),

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver_apply::{FieldManager, FieldSet, Managers, NeedsConversion, Versions};
 use apiserver_cel::rules::Rules;
-use apiserver_cel::{Document, Params, TypedPolicy};
+use apiserver_cel::{DeviceAttribute, DeviceSelector, DeviceValue, Document, Params, TypedPolicy};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::cron::Schedule;
 use apiserver_meta::{quantity, time};
@@ -245,7 +245,7 @@ pub fn crd(bytes: &[u8]) {
     }
 }
 
-/// Input: an expression, and the object that it is evaluated on.
+/// Input: an expression, and the object that it is evaluated on. It is also tried as a selector of devices.
 pub fn cel(bytes: &[u8]) {
     let [rule, object, old] = parts::<3>(bytes);
     let rule = String::from_utf8_lossy(rule);
@@ -263,6 +263,12 @@ pub fn cel(bytes: &[u8]) {
     });
     let schema = Structural::compile(&schema);
     let _ = apiserver_cel::rules::rule_errors(&schema, "spec", &[], &mut Default::default());
+    if apiserver_cel::device(&rule).is_ok() {
+        let selector = DeviceSelector::compile(&rule).expect("it is one that may be written");
+        let attributes = [("a", DeviceAttribute::Bool(true)), ("d.com/t", DeviceAttribute::Text("x"))];
+        let device = DeviceValue::new("d.com", true, attributes, [("c", "1Gi")]);
+        let _ = selector.matches(&device.expect("it has nothing odd"));
+    }
     let Some(rules) = Rules::compile(&schema) else { return };
     let object = serde_json::from_slice::<Value>(object).unwrap_or_else(|_| json!({"a": "x", "l": ["y"]}));
     let old = serde_json::from_slice::<Value>(old).ok();

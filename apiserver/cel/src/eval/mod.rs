@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kube_cel::cel::Value as Cel;
 use kube_cel::cel::objects::{Key, Map};
 
-use crate::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
+use crate::ast::{Bind, Call, Entry, Expr, Fold, Form, Let, Literal, Node, Select};
 use crate::check::is_type;
 use crate::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use crate::functions::lists::sorted;
@@ -67,8 +67,15 @@ pub fn instantiate(node: &Node) -> Result<(), String> {
 /// The entries of a map.
 type Values = Arc<HashMap<Key, Cel>>;
 
+/// The value of a variable.
+enum Slot<'e> {
+    Known(Evaluated),
+    /// An expression, which nobody has asked for yet.
+    Unknown(&'e Node),
+}
+
 struct Run<'e> {
-    variables: Vec<(&'e str, Cel)>,
+    variables: Vec<(&'e str, Slot<'e>)>,
     spent: u64,
     limit: u64,
     /// Within a constant.
@@ -83,7 +90,10 @@ struct Run<'e> {
 impl<'e> Run<'e> {
     fn new(variables: &[(&'e str, Cel)], limit: u64, open: &'e [Values]) -> Self {
         Self {
-            variables: variables.iter().map(|(name, value)| (*name, value.clone())).collect(),
+            variables: variables
+                .iter()
+                .map(|(name, value)| (*name, Slot::Known(Ok(value.clone()))))
+                .collect(),
             spent: 0,
             limit,
             free: false,
@@ -169,18 +179,40 @@ impl<'e> Run<'e> {
             }
             Expr::Fold(fold) => self.fold(fold),
             Expr::Bind(bind) => self.bind(bind),
+            Expr::Let(bound) => self.bound(bound),
         }
     }
 
-    fn known(&self, name: &str) -> Option<&Cel> {
-        self.variables.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value)
+    fn is_known(&self, name: &str) -> bool {
+        self.variables.iter().any(|(known, _)| *known == name)
+    }
+
+    /// Returns the value of a variable; `None` if there is none of this name.
+    fn variable(&mut self, name: &str) -> Option<Evaluated> {
+        let index = self.variables.iter().rposition(|(known, _)| *known == name)?;
+        let init = match &self.variables[index].1 {
+            Slot::Known(value) => return Some(value.clone()),
+            Slot::Unknown(init) => *init,
+        };
+        // What the body has declared means nothing in the initial value, nor does the variable itself.
+        let mut inner = self.variables.split_off(index);
+        let value = self.node(init);
+        if let Some((_, slot)) = inner.first_mut() {
+            *slot = Slot::Known(value.clone());
+        }
+        self.variables.extend(inner);
+        Some(value)
+    }
+
+    fn declare(&mut self, name: &'e str, value: Cel) {
+        self.variables.push((name, Slot::Known(Ok(value))));
     }
 
     fn ident(&mut self, name: &str) -> Evaluated {
-        match self.known(name).cloned() {
+        match self.variable(name) {
             Some(value) => {
                 self.spend(1)?;
-                Ok(value)
+                value
             }
             None if is_type(name) => Ok(type_value(name)),
             None => Err(Fail::Error(format!("no such attribute(s): {name}"))),
@@ -188,12 +220,12 @@ impl<'e> Run<'e> {
     }
 
     fn select(&mut self, node: &'e Node, select: &'e Select) -> Evaluated {
-        if let Some(root) = node.root().filter(|root| self.known(root).is_none())
+        if let Some(root) = node.root().filter(|root| !self.is_known(root))
             && !select.test
         {
             // A type with points in its name, or a variable that is declared as a whole.
             let name = node.qualified().unwrap_or_default();
-            return self.ident(if is_type(&name) || self.known(&name).is_some() { &name } else { root });
+            return self.ident(if is_type(&name) || self.is_known(&name) { &name } else { root });
         }
         let operand = self.node(&select.operand)?;
         let is_optional = select.optional || opened(&operand).is_some();
@@ -250,8 +282,7 @@ impl<'e> Run<'e> {
         }
         let qualified = call.target.as_deref().and_then(|target| {
             let root = target.root()?;
-            let name =
-                format!("{}.{}", target.qualified().filter(|_| self.known(root).is_none())?, call.function);
+            let name = format!("{}.{}", target.qualified().filter(|_| !self.is_known(root))?, call.function);
             (!overloads(&name).is_empty()).then_some(name)
         });
         let target = call.target.as_deref().filter(|_| qualified.is_none());
@@ -298,12 +329,19 @@ impl<'e> Run<'e> {
         }
     }
 
+    fn bound(&mut self, bound: &'e Let) -> Evaluated {
+        self.variables.push((&bound.name, Slot::Unknown(&bound.init)));
+        let body = self.node(&bound.body);
+        self.variables.pop();
+        body
+    }
+
     fn bind(&mut self, bind: &'e Bind) -> Evaluated {
         let operand = self.node(&bind.operand)?;
         self.spend(2)?;
         let Some(inner) = opened(&operand) else { return Err(no_overload().into()) };
         let Some(inner) = inner.cloned() else { return Ok(optional(None)) };
-        self.variables.push((&bind.name, inner));
+        self.declare(&bind.name, inner);
         let body = self.node(&bind.body);
         self.variables.pop();
         body.map(|body| if bind.flat { body } else { optional(Some(body)) })
@@ -323,9 +361,9 @@ impl<'e> Run<'e> {
         }
         for (one, two) in pairs(&range, fold.two.is_some())? {
             self.spend(step)?;
-            self.variables.push((&fold.one, one.clone()));
+            self.declare(&fold.one, one.clone());
             if let (Some(name), Some(two)) = (&fold.two, &two) {
-                self.variables.push((name, two.clone()));
+                self.declare(name, two.clone());
             }
             let go_on = self.step(fold, one, &mut made);
             self.variables.truncate(before);

@@ -1,7 +1,7 @@
-//! Macros: `has`, the loops, and the operations on optionals.
+//! Macros: `has`, the loops, the operations on optionals, and `cel.bind`.
 
 use super::Parser;
-use crate::ast::{Bind, Call, Expr, Fold, Form, Node};
+use crate::ast::{Bind, Call, Expr, Fold, Form, Let, Node};
 use crate::lex::Fault;
 
 /// A call without a target: `has(a.b)`, or a function.
@@ -49,11 +49,21 @@ fn form(name: &str, arguments: usize) -> Option<(Form, usize, bool)> {
     })
 }
 
-/// A call with a target: a loop, `optMap`, or a method.
+/// A call with a target: a loop, `optMap`, `cel.bind`, or a method.
 pub fn member(parser: &mut Parser<'_>, at: usize, name: String, target: Node, args: Vec<Node>) -> Node {
     if let Some((form, variables, filters)) = form(&name, args.len()) {
         return fold(parser, at, target, args, (form, variables, filters));
     }
+    let binds = parser.bindings && name == "bind" && matches!(&target.expr, Expr::Ident(of) if of == "cel");
+    let args = match <[Node; 3]>::try_from(args) {
+        Ok([variable, init, body]) if binds => {
+            let message = "cel.bind() variable names must be simple identifiers";
+            let name = named(parser, &variable, message);
+            return parser.node(at, Expr::Let(Box::new(Let { name, init, body })));
+        }
+        Ok(args) => args.into(),
+        Err(args) => args,
+    };
     let args = match <[Node; 2]>::try_from(args) {
         Ok([variable, body]) if matches!(name.as_str(), "optMap" | "optFlatMap") => {
             let bound = variable_name(parser, &variable);
@@ -90,9 +100,14 @@ fn fold(
 }
 
 fn variable_name(parser: &mut Parser<'_>, node: &Node) -> String {
+    named(parser, node, "argument is not an identifier")
+}
+
+/// Returns the name that a node is, or complains with a message.
+fn named(parser: &mut Parser<'_>, node: &Node, message: &str) -> String {
     if let Expr::Ident(name) = &node.expr {
         return name.clone();
     }
-    parser.faults.push(Fault { at: node.at, message: "argument is not an identifier".to_owned() });
+    parser.faults.push(Fault { at: node.at, message: message.to_owned() });
     String::new()
 }

@@ -10,6 +10,11 @@ const OPERAND: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', N
 
 /// Parses an expression. Errors are in the order of the text.
 pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
+    parse_with(source, false)
+}
+
+/// Parses an expression, which may use `cel.bind` if it has `bindings`.
+pub fn parse_with(source: &str, bindings: bool) -> Result<Node, Vec<Fault>> {
     if source.len() > EXPRESSION_BYTES {
         return Err(vec![Fault {
             at: 0,
@@ -17,7 +22,7 @@ pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
         }]);
     }
     let (tokens, faults) = tokens(source);
-    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults };
+    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, bindings, faults };
     let parsed = parser.expression().and_then(|node| {
         parser.end()?;
         Ok(node)
@@ -41,6 +46,8 @@ pub struct Parser<'t> {
     nesting: usize,
     /// It was complained about the depth already.
     deep: bool,
+    /// `cel.bind` is a macro.
+    bindings: bool,
     /// Errors after which parsing continues.
     pub faults: Vec<Fault>,
 }
@@ -52,7 +59,7 @@ impl Parser<'_> {
     /// no walk, not even the one that drops it, may meet a tree that is too deep for a stack.
     pub fn node(&mut self, at: usize, expr: Expr) -> Node {
         self.ids += 1;
-        let depth = 1 + expr.children().into_iter().map(|child| child.depth).max().unwrap_or(0);
+        let depth = expr.depth_below().saturating_add(1);
         if depth <= TREE_DEPTH {
             return Node { at, id: self.ids - 1, depth, expr };
         }

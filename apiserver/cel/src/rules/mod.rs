@@ -84,7 +84,7 @@ fn environment<'s>(schema: &'s Structural, rule: &Rule, root: bool) -> Env<'s> {
     let old =
         if rule.optional_old_self { Ty::Optional(std::sync::Arc::new(own.clone())) } else { own.clone() };
     let variables = vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)];
-    Env { variables, schema: Some(schema), patches: false }
+    Env { variables, schema: Some(schema), ..Env::default() }
 }
 
 #[cfg(test)]
