@@ -23,6 +23,7 @@ enum Step {
 impl<'a> Trial<'a> {
     pub(super) fn new(cluster: &'a mut Cluster) -> Self {
         cluster.terms.begin_trial();
+        cluster.storage.begin_trial();
         Self { cluster, undo: Vec::new() }
     }
 
@@ -60,5 +61,6 @@ impl Drop for Trial<'_> {
             }
         }
         self.cluster.terms.end_trial();
+        self.cluster.storage.end_trial();
     }
 }
