@@ -12,8 +12,8 @@ pub(super) enum Probe<'a> {
     Local {
         attempt: Attempt<'a>,
         node: Box<Node>,
-        /// The node with the pods that are nominated for it, if there are any.
-        with_rivals: Option<Box<Node>>,
+        /// Pods that are nominated for the node.
+        rivals: Vec<Arc<PodInfo>>,
     },
     /// The cluster is changed, and restored at the end.
     Trial { profile: &'a Profile, pod: &'a PodInfo, trial: Trial<'a>, id: NodeId, rivals: Vec<Arc<PodInfo>> },
@@ -30,13 +30,7 @@ impl<'a> Probe<'a> {
     pub fn local(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> Self {
         let attempt = Attempt::prepare(profile, pod, cluster).expect("the caller has prepared it before");
         let node = Box::new(cluster.node(id).clone());
-        let rivals = rivals(pod, cluster, id);
-        let with_rivals = (!rivals.is_empty()).then(|| {
-            let mut node = node.clone();
-            rivals.iter().for_each(|rival| node.add_pod(rival));
-            node
-        });
-        Self::Local { attempt, node, with_rivals }
+        Self::Local { attempt, node, rivals: rivals(pod, cluster, id) }
     }
 
     pub fn trial(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a mut Cluster, id: NodeId) -> Self {
@@ -46,25 +40,18 @@ impl<'a> Probe<'a> {
 
     pub fn remove(&mut self, pod: &PodInfo) {
         match self {
-            Self::Local { node, with_rivals, .. } => {
+            Self::Local { node, .. } => {
                 node.remove_pod(pod);
-                if let Some(node) = with_rivals {
-                    node.remove_pod(pod);
-                }
+                node.free_ports(pod);
             }
-            Self::Trial { trial, .. } => trial.remove(pod),
+            Self::Trial { trial, .. } => trial.evict(pod),
         }
     }
 
     /// Undoes [`Self::remove`].
     pub fn add(&mut self, pod: &Arc<PodInfo>) {
         match self {
-            Self::Local { node, with_rivals, .. } => {
-                node.add_pod(pod);
-                if let Some(node) = with_rivals {
-                    node.add_pod(pod);
-                }
-            }
+            Self::Local { node, .. } => node.add_pod(pod),
             Self::Trial { trial, id, .. } => trial.add(pod, *id),
         }
     }
@@ -72,9 +59,11 @@ impl<'a> Probe<'a> {
     /// Checks whether the pod fits now, with and without the nominated pods.
     pub fn fits(&mut self) -> Result<(), Refusal> {
         match self {
-            Self::Local { attempt, node, with_rivals } => {
-                if let Some(node) = with_rivals {
-                    attempt.check(node)?;
+            Self::Local { attempt, node, rivals } => {
+                if !rivals.is_empty() {
+                    let mut node = node.clone();
+                    rivals.iter().for_each(|rival| node.add_pod(rival));
+                    attempt.check(&node)?;
                 }
                 attempt.check(node)
             }
