@@ -83,7 +83,11 @@ pub fn preempt(
 /// Returns the errors among refusals as one text; `None` if there are none.
 fn errors(refusals: &BTreeMap<NodeId, Refusal>) -> Option<String> {
     let errors = refusals.values().filter(|refusal| refusal.code == Code::Error);
-    let texts: BTreeSet<String> = errors.map(Refusal::message).collect();
+    let text = |error: &Refusal| match error.plugin {
+        "" => error.message(),
+        plugin => format!("running {plugin:?} filter plugin: {}", error.message()),
+    };
+    let texts: BTreeSet<String> = errors.map(text).collect();
     let joined = texts.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     match texts.len() {
         0 => None,

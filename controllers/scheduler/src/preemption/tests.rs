@@ -172,3 +172,21 @@ fn host_port_of_a_nominated_pod_is_not_free_on_trial() {
         assert_eq!(other, Ok(("n".to_owned(), vec!["a".to_owned()])), "a more important pod does not wait");
     }
 }
+
+#[test]
+fn errors_of_filters_name_the_plugin() {
+    let refusals = |texts: &[(&'static str, Code, &str)]| {
+        let refusal =
+            |(plugin, code, text): &(&'static str, Code, &str)| Refusal::new(*code, *text).by(plugin);
+        texts.iter().map(refusal).enumerate().map(|(id, refusal)| (NodeId::new(id), refusal)).collect()
+    };
+    let said = |texts: &[(&'static str, Code, &str)]| errors(&refusals(texts));
+    let full = ("NodePorts", Code::Unschedulable, "full");
+    let broken = ("DynamicResources", Code::Error, "no such key: a");
+    let none = ("", Code::Error, "expected at least one victim pod on node \"n\"");
+    let text = "running \"DynamicResources\" filter plugin: no such key: a";
+    assert_eq!(said(&[full]), None);
+    assert_eq!(said(&[full, broken, broken]).as_deref(), Some(text));
+    assert_eq!(said(&[none]).as_deref(), Some(none.2));
+    assert_eq!(said(&[none, broken]), Some(format!("[{}, {text}]", none.2)));
+}
