@@ -195,4 +195,17 @@ impl Node {
             }
         }
     }
+
+    /// Frees the host ports of a pod that was removed on trial, also those that other pods have too: for kube-scheduler a
+    /// port of a node is in use or not, however many pods have it. [`Self::recount_ports`] undoes that.
+    pub fn free_ports(&mut self, pod: &PodInfo) {
+        if !pod.spec.host_ports.is_empty() {
+            self.ports.retain(|port| !pod.spec.host_ports.contains(port));
+        }
+    }
+
+    /// Sets the host ports to those of the pods.
+    pub fn recount_ports(&mut self) {
+        self.ports = self.pods.iter().flat_map(|pod| &pod.spec.host_ports).cloned().collect();
+    }
 }

@@ -1,5 +1,6 @@
 //! Placements that are tried out and undone.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use crate::pod::PodInfo;
 pub struct Trial<'a> {
     cluster: &'a mut Cluster,
     undo: Vec<Step>,
+    /// Nodes some of whose host ports were freed.
+    freed: BTreeSet<NodeId>,
 }
 
 /// A change to undo.
@@ -23,7 +26,8 @@ enum Step {
 impl<'a> Trial<'a> {
     pub(super) fn new(cluster: &'a mut Cluster) -> Self {
         cluster.terms.begin_trial();
-        Self { cluster, undo: Vec::new() }
+        cluster.storage.begin_trial();
+        Self { cluster, undo: Vec::new(), freed: BTreeSet::new() }
     }
 
     /// Counts a pod on a node that exists, and that it is not counted on.
@@ -37,6 +41,17 @@ impl<'a> Trial<'a> {
         let Some(node) = self.cluster.place_of(pod) else { return };
         if let Some(pod) = self.cluster.take(pod, node) {
             self.undo.push(Step::Put(pod, node));
+        }
+    }
+
+    /// Removes a pod that may be preempted from the node that it is counted on, and frees its host ports there though another
+    /// pod may have them too (see [`Node::free_ports`](super::Node::free_ports)).
+    pub fn evict(&mut self, pod: &PodInfo) {
+        let Some(node) = self.cluster.place_of(pod) else { return };
+        self.remove(pod);
+        if !pod.spec.host_ports.is_empty() {
+            self.cluster.nodes[node.index()].free_ports(pod);
+            self.freed.insert(node);
         }
     }
 }
@@ -59,6 +74,10 @@ impl Drop for Trial<'_> {
                 Step::Put(pod, node) => self.cluster.put(&pod, node),
             }
         }
+        for node in &self.freed {
+            self.cluster.nodes[node.index()].recount_ports();
+        }
         self.cluster.terms.end_trial();
+        self.cluster.storage.end_trial();
     }
 }

@@ -119,18 +119,26 @@ impl Plugin for VolumeRestrictions {
             return PreFilter::Skip;
         }
         let storage = &cluster.storage;
-        let mut is_claimed = false;
+        let mut exclusive = BTreeSet::new();
         for name in claims(pod) {
             let key = ObjectKey::new(pod.namespace(), name);
             let Some(claim) = storage.claim(&key) else {
                 return PreFilter::Refuse(Refusal::unresolvable(not_found("persistentvolumeclaim", name)));
             };
-            is_claimed |= is_for_one_pod(claim) && storage.is_used(&key);
+            if is_for_one_pod(claim) {
+                exclusive.insert(key);
+            }
         }
         let disks: Vec<&Volume> = pod.volumes.iter().filter(|volume| is_disk(volume)).collect();
-        if disks.is_empty() && !is_claimed {
+        // Claims that pods only name in a trial are not seen, as kube-scheduler skips the plugin before the trial.
+        let in_use = exclusive.iter().filter(|key| storage.was_used(key)).count();
+        if disks.is_empty() && in_use == 0 {
             return PreFilter::Skip;
         }
+        // kube-scheduler counts a claim in use once, however many pods use it, and then counts down with each pod that it
+        // removes and up with each that it adds.
+        let tried: isize = exclusive.iter().map(|key| storage.tried(key)).sum();
+        let is_claimed = in_use.cast_signed() + tried > 0;
         PreFilter::Filter { only: None, filter: Box::new(Exclusive { storage, disks, is_claimed }) }
     }
 

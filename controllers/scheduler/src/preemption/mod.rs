@@ -84,7 +84,11 @@ pub fn preempt(
 fn errors(refusals: &Refusals) -> Option<String> {
     let errors =
         refusals.distinct().map(|(refusal, _)| refusal).filter(|refusal| refusal.code == Code::Error);
-    let texts: BTreeSet<String> = errors.map(Refusal::message).collect();
+    let text = |error: &Refusal| match error.plugin {
+        "" => error.message(),
+        plugin => format!("running {plugin:?} filter plugin: {}", error.message()),
+    };
+    let texts: BTreeSet<String> = errors.map(text).collect();
     let joined = texts.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     match texts.len() {
         0 => None,

@@ -12,8 +12,8 @@ pub(super) enum Probe<'a> {
     Local {
         attempt: &'a Attempt<'a>,
         node: Node,
-        /// The node with the pods that are nominated for it, if there are any.
-        with_rivals: Option<Box<Node>>,
+        /// Pods that are nominated for the node.
+        rivals: Vec<Arc<PodInfo>>,
     },
     /// The cluster is changed, and restored at the end.
     Trial { profile: &'a Profile, pod: &'a PodInfo, trial: Trial<'a>, id: NodeId, rivals: Vec<Arc<PodInfo>> },
@@ -28,14 +28,8 @@ fn rivals<'a>(pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> impl Iterat
 impl<'a> Probe<'a> {
     /// Tries out a node for a pod whose filters all depend on the node alone.
     pub fn local(attempt: &'a Attempt<'a>, pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Self {
-        let node = cluster.node(id).outline();
-        let mut rivals = rivals(pod, cluster, id).peekable();
-        let with_rivals = rivals.peek().is_some().then(|| {
-            let mut node = Box::new(node.outline());
-            rivals.for_each(|rival| node.count_pod(rival));
-            node
-        });
-        Self::Local { attempt, node, with_rivals }
+        let rivals = rivals(pod, cluster, id).cloned().collect();
+        Self::Local { attempt, node: cluster.node(id).outline(), rivals }
     }
 
     pub fn trial(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a mut Cluster, id: NodeId) -> Self {
@@ -46,25 +40,18 @@ impl<'a> Probe<'a> {
     /// Removes a pod of the node.
     pub fn remove(&mut self, pod: &PodInfo) {
         match self {
-            Self::Local { node, with_rivals, .. } => {
+            Self::Local { node, .. } => {
                 node.discount_pod(pod);
-                if let Some(node) = with_rivals {
-                    node.discount_pod(pod);
-                }
+                node.free_ports(pod);
             }
-            Self::Trial { trial, .. } => trial.remove(pod),
+            Self::Trial { trial, .. } => trial.evict(pod),
         }
     }
 
     /// Undoes [`Self::remove`].
     pub fn add(&mut self, pod: &Arc<PodInfo>) {
         match self {
-            Self::Local { node, with_rivals, .. } => {
-                node.count_pod(pod);
-                if let Some(node) = with_rivals {
-                    node.count_pod(pod);
-                }
-            }
+            Self::Local { node, .. } => node.count_pod(pod),
             Self::Trial { trial, id, .. } => trial.add(pod, *id),
         }
     }
@@ -72,9 +59,11 @@ impl<'a> Probe<'a> {
     /// Checks whether the pod fits now, with and without the nominated pods.
     pub fn fits(&mut self) -> Result<(), Refusal> {
         match self {
-            Self::Local { attempt, node, with_rivals } => {
-                if let Some(node) = with_rivals {
-                    attempt.check(node)?;
+            Self::Local { attempt, node, rivals } => {
+                if !rivals.is_empty() {
+                    let mut node = node.outline();
+                    rivals.iter().for_each(|rival| node.count_pod(rival));
+                    attempt.check(&node)?;
                 }
                 attempt.check(node)
             }

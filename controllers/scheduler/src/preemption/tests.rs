@@ -139,3 +139,71 @@ fn room_of_a_nominated_pod_is_not_taken_by_one_of_lower_priority() {
     assert!(taken(&mut cluster, &four_cores(60)), "a more important pod does not wait");
     assert!(taken(&mut cluster, &nominated), "nor does the nominated pod itself");
 }
+
+/// Returns a pod with a host port, which no pod may be with that has the label `lonely` if it wants to be alone.
+fn with_port(name: &str, port: u16, priority: i32, node: Option<&str>, is_alone: bool) -> Arc<PodInfo> {
+    let term =
+        json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"lonely": ""}}});
+    let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    pod(
+        name,
+        json!({"spec": {"priority": priority, "nodeName": node, "affinity": is_alone.then_some(affinity),
+            "containers": [{"name": "c", "ports": [{"containerPort": port, "hostPort": port}]}]}}),
+    )
+}
+
+#[test]
+fn host_port_of_a_removed_pod_is_free_on_trial_though_another_pod_has_it() {
+    // Filters that depend on the node alone are tried on a copy of the node, others on the cluster.
+    for is_alone in [false, true] {
+        let pods = [(80, "a", 1), (80, "b", 20), (81, "c", 1)]
+            .map(|(port, name, priority)| with_port(name, port, priority, Some("n"), false));
+        let mut cluster = cluster(&nodes(&["n"]), &pods);
+        let ports = |cluster: &Cluster| {
+            let mut ports: Vec<i32> =
+                cluster.named("n").unwrap().ports.iter().map(|port| port.port).collect();
+            ports.sort_unstable();
+            ports
+        };
+        let preemptor = with_port("new", 80, 10, None, is_alone);
+        let expected = ("n".to_owned(), vec!["a".to_owned()]);
+        assert_eq!(outcome(&mut cluster, &preemptor), Ok(expected), "alone: {is_alone}");
+        assert_eq!(ports(&cluster), [80, 80, 81], "the trial is undone");
+        let profile = default_profile();
+        cluster.remove_pod(&pods[0]);
+        let found =
+            find_feasible(&profile, &preemptor, &mut cluster, &mut Views::default(), 0, NominatedFirst::Yes);
+        assert!(found.is_err(), "once the victim is gone, the other pod still has the port");
+    }
+}
+
+#[test]
+fn host_port_of_a_nominated_pod_is_not_free_on_trial() {
+    for is_alone in [false, true] {
+        let mut cluster = cluster(&nodes(&["n"]), &[with_port("a", 80, 1, Some("n"), false)]);
+        cluster.nominated.set(&with_port("first", 80, 50, None, false), &Arc::from("n"));
+        let said = outcome(&mut cluster, &with_port("new", 80, 10, None, is_alone)).unwrap_err();
+        let taken = "preemption: 0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.";
+        assert!(said.ends_with(taken), "alone: {is_alone}: {said}");
+        let other = outcome(&mut cluster, &with_port("new", 80, 60, None, is_alone));
+        assert_eq!(other, Ok(("n".to_owned(), vec!["a".to_owned()])), "a more important pod does not wait");
+    }
+}
+
+#[test]
+fn errors_of_filters_name_the_plugin() {
+    let refusals = |texts: &[(&'static str, Code, &str)]| {
+        let refusal =
+            |(plugin, code, text): &(&'static str, Code, &str)| Refusal::new(*code, *text).by(plugin);
+        texts.iter().map(refusal).enumerate().map(|(id, refusal)| (NodeId::new(id), refusal)).collect()
+    };
+    let said = |texts: &[(&'static str, Code, &str)]| errors(&refusals(texts));
+    let full = ("NodePorts", Code::Unschedulable, "full");
+    let broken = ("DynamicResources", Code::Error, "no such key: a");
+    let none = ("", Code::Error, "expected at least one victim pod on node \"n\"");
+    let text = "running \"DynamicResources\" filter plugin: no such key: a";
+    assert_eq!(said(&[full]), None);
+    assert_eq!(said(&[full, broken, broken]).as_deref(), Some(text));
+    assert_eq!(said(&[none]).as_deref(), Some(none.2));
+    assert_eq!(said(&[none, broken]), Some(format!("[{}, {text}]", none.2)));
+}

@@ -52,6 +52,8 @@ pub struct Storage {
     attachments: Attachments,
     /// The users of each claim.
     users: BTreeMap<ObjectKey, Users>,
+    /// Change of the number of placed pods' volumes that name each claim, as long as a trial lasts.
+    tried: Option<BTreeMap<ObjectKey, isize>>,
     /// By index of the node.
     nodes: Vec<OnNode>,
     rooms: Rooms,
@@ -220,9 +222,39 @@ impl Storage {
         self.csi_nodes.get(node).is_some_and(|csi| migrates(csi, driver))
     }
 
+    /// Returns the number of placed pods' volumes that name the claim.
+    fn naming(&self, claim: &ObjectKey) -> usize {
+        self.users.get(claim).map_or(0, |users| users.naming)
+    }
+
     /// Returns `true` if a placed pod names the claim.
     pub fn is_used(&self, claim: &ObjectKey) -> bool {
-        self.users.get(claim).is_some_and(|users| users.naming > 0)
+        self.naming(claim) > 0
+    }
+
+    /// Returns `true` if a placed pod named the claim before the trial, or does so if there is none.
+    pub fn was_used(&self, claim: &ObjectKey) -> bool {
+        self.naming(claim).cast_signed() > self.tried(claim)
+    }
+
+    /// Returns by how many a trial has changed the number of placed pods' volumes that name the claim; 0 if there is none.
+    pub fn tried(&self, claim: &ObjectKey) -> isize {
+        self.tried.as_ref().and_then(|tried| tried.get(claim)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn begin_trial(&mut self) {
+        self.tried = Some(BTreeMap::new());
+    }
+
+    pub(super) fn end_trial(&mut self) {
+        self.tried = None;
+    }
+
+    /// Counts what a trial changes.
+    fn try_claim(&mut self, claim: &ObjectKey, change: isize) {
+        if let Some(tried) = &mut self.tried {
+            *tried.entry(claim.clone()).or_default() += change;
+        }
     }
 
     /// Returns the pods with volumes on a node.
@@ -237,7 +269,11 @@ impl Storage {
         }
         for volume in pod.volumes.iter() {
             let Some(name) = volumes::claim_of(pod.name(), volume) else { continue };
-            let users = self.users.entry(ObjectKey::new(pod.namespace(), &name)).or_default();
+            let key = ObjectKey::new(pod.namespace(), &name);
+            if volume.persistent_volume_claim.is_some() {
+                self.try_claim(&key, 1);
+            }
+            let users = self.users.entry(key).or_default();
             users.naming += usize::from(volume.persistent_volume_claim.is_some());
             users.nodes.push(node);
         }
@@ -253,6 +289,9 @@ impl Storage {
         for volume in pod.volumes.iter() {
             let Some(name) = volumes::claim_of(pod.name(), volume) else { continue };
             let key = ObjectKey::new(pod.namespace(), &name);
+            if volume.persistent_volume_claim.is_some() {
+                self.try_claim(&key, -1);
+            }
             let Some(users) = self.users.get_mut(&key) else { continue };
             users.naming -= usize::from(volume.persistent_volume_claim.is_some());
             if let Some(place) = users.nodes.iter().position(|other| *other == node) {

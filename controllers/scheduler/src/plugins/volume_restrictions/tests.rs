@@ -72,7 +72,47 @@ fn claim_for_one_pod_is_used_by_one_pod() {
     assert_eq!(texts(&cluster, &["two", "one"]), [CLAIMED, CLAIMED]);
     let mut trial = cluster.trial();
     trial.remove(&there);
-    assert_eq!(texts(&trial, &["one"]), ["skip"], "preempting the pod helps, on whatever node");
+    assert_eq!(texts(&trial, &["one"]), ["ok", "ok"], "preempting the pod helps, on whatever node");
+    drop(trial);
+    assert_eq!(texts(&cluster, &["one"]), [CLAIMED, CLAIMED], "the trial is undone");
+}
+
+#[test]
+fn trial_counts_a_claim_in_use_once_and_then_pod_by_pod() {
+    let others = || pod_in("other", "elsewhere", json!([{"persistentVolumeClaim": {"claimName": "one"}}]));
+    let disk_and_claim =
+        json!([{"awsElasticBlockStore": {"volumeID": "a"}}, {"persistentVolumeClaim": {"claimName": "one"}}]);
+    let [a, b, twice] = [claiming("a", &["one"]), claiming("b", &["one"]), claiming("t", &["one", "one"])];
+    let two = claiming("two", &["two"]);
+    let new = |claims: &[&str]| claiming("new", claims);
+    // The pods that are there, those that go, those that come, the new pod, and the answer on each node.
+    type Pods = Vec<Arc<PodInfo>>;
+    let cases: Vec<(Pods, Pods, Pods, Arc<PodInfo>, &str)> = vec![
+        (vec![a.clone()], vec![a.clone()], vec![], new(&["one"]), "ok"),
+        (vec![a.clone(), b.clone()], vec![], vec![], new(&["one"]), CLAIMED),
+        (vec![a.clone(), b.clone()], vec![a.clone()], vec![], new(&["one"]), "ok"),
+        (vec![a.clone()], vec![a.clone()], vec![b.clone()], new(&["one"]), CLAIMED),
+        (vec![a.clone(), two.clone()], vec![a.clone()], vec![], new(&["one", "two"]), CLAIMED),
+        (vec![a.clone(), two.clone()], vec![a.clone(), two.clone()], vec![], new(&["one", "two"]), "ok"),
+        (vec![twice.clone(), two.clone()], vec![twice.clone()], vec![], new(&["one", "two"]), "ok"),
+        (vec![a.clone()], vec![], vec![], new(&["one", "one"]), CLAIMED),
+        (vec![a.clone()], vec![a.clone()], vec![], new(&["one", "one"]), "ok"),
+        (vec![], vec![], vec![a.clone()], new(&["one"]), "skip"),
+        (vec![], vec![], vec![a.clone()], pod("new", disk_and_claim), CLAIMED),
+        (vec![a.clone(), others()], vec![others()], vec![], new(&["one"]), CLAIMED),
+    ];
+    for (number, (there, go, come, new, expected)) in cases.into_iter().enumerate() {
+        let mut cluster = cluster();
+        let exclusive = |name: &str| claim(name, json!({"spec": {"accessModes": ["ReadWriteOncePod"]}}));
+        add_claims(&mut cluster, [exclusive("one"), exclusive("two")]);
+        there.iter().for_each(|pod| cluster.place(pod, &"n1".into()));
+        let id = cluster.named("n2").unwrap().id;
+        let mut trial = cluster.trial();
+        go.iter().for_each(|pod| trial.remove(pod));
+        come.iter().for_each(|pod| trial.add(pod, id));
+        let texts = said(&VolumeRestrictions, &new, &trial).texts();
+        assert!(texts.iter().all(|text| text == expected), "case {number}: {texts:?}");
+    }
 }
 
 #[test]
