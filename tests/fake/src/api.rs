@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,13 +26,37 @@ use crate::scale::{scale_of, set_scale};
 
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
+/// A state of an object, which its readers share, as is the text that it is sent as.
+pub struct Stored {
+    object: Value,
+    text: OnceLock<String>,
+}
+
+impl Stored {
+    fn new(object: Value) -> Arc<Self> {
+        Arc::new(Self { object, text: OnceLock::new() })
+    }
+
+    fn text(&self) -> &str {
+        self.text.get_or_init(|| self.object.to_string())
+    }
+}
+
+impl Deref for Stored {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.object
+    }
+}
+
 #[derive(Default)]
 struct State {
     version: u64,
     /// Objects by plural, namespace and name.
-    objects: BTreeMap<(String, String, String), Value>,
+    objects: BTreeMap<(String, String, String), Arc<Stored>>,
     /// All changes so far: version, plural, type, object.
-    log: Vec<(u64, String, &'static str, Value)>,
+    log: Vec<(u64, String, &'static str, Arc<Stored>)>,
     /// The time of each of them.
     times: Vec<Instant>,
     /// Deletions that went through to nodes: the version at that time, and the path at the node.
@@ -61,6 +86,13 @@ pub struct FakeApi {
 }
 
 struct Refused(u16, &'static str);
+
+/// The body of an answer.
+enum Answered {
+    Object(Arc<Stored>),
+    Value(Value),
+    Text(String),
+}
 
 /// Resource that a request refers to.
 #[derive(Default)]
@@ -137,7 +169,7 @@ impl FakeApi {
     pub fn history(&self, plural: &str) -> Vec<(&'static str, Value)> {
         let state = self.state.lock().unwrap();
         let of = state.log.iter().filter(|(_, of, ..)| of == plural);
-        of.map(|(_, _, change, object)| (*change, object.clone())).collect()
+        of.map(|(_, _, change, object)| (*change, Value::clone(object))).collect()
     }
 
     /// Changes an object as another client would.
@@ -153,13 +185,17 @@ impl FakeApi {
     pub fn times(&self, plural: &str) -> Vec<(Instant, Value)> {
         let state = self.state.lock().unwrap();
         let of = state.times.iter().zip(&state.log).filter(|(_, (_, of, ..))| of == plural);
-        of.map(|(at, (.., object))| (*at, object.clone())).collect()
+        of.map(|(at, (.., object))| (*at, Value::clone(object))).collect()
     }
 
     /// Returns the objects of a plural, by namespace and name.
     pub fn all(&self, plural: &str) -> Vec<Value> {
-        let state = self.state.lock().unwrap();
-        state.objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
+        self.shared(plural).iter().map(|object| Value::clone(object)).collect()
+    }
+
+    /// Returns the objects of a plural, by namespace and name, without copies.
+    pub fn shared(&self, plural: &str) -> Vec<Arc<Stored>> {
+        self.state.lock().unwrap().of(plural).map(|(_, object)| Arc::clone(object)).collect()
     }
 
     /// Returns the deletions that went through to nodes, each with the version of the newest change before it.
@@ -190,12 +226,8 @@ impl FakeApi {
             Some(Beside::Silence) => return std::future::pending().await,
             None => {}
         }
-        if let Some(answer) = discovery(&path) {
-            return whole(200, &answer);
-        }
-        if !is_served(&path) {
-            let body = Full::new(Bytes::from("404 page not found\n")).boxed_unsync();
-            return Response::builder().status(404).body(body).unwrap();
+        if let Some(answer) = without_state(&path) {
+            return answer;
         }
         let target = target(&path);
         let media = parts.headers.get(http::header::CONTENT_TYPE);
@@ -211,27 +243,36 @@ impl FakeApi {
         }
         let mut state = self.state.lock().unwrap();
         let result = match parts.method {
-            Method::GET if target.name.is_empty() => Ok(state.list(&target, &query)),
+            Method::GET if target.name.is_empty() => Ok(Answered::Text(state.list(&target, &query))),
             Method::GET if target.subresource == "scale" => {
-                state.get(&target).map(|object| scale_of(&object))
+                state.get(&target).map(|object| Answered::Value(scale_of(&object)))
             }
-            Method::GET => state.get(&target),
-            Method::POST if target.subresource == "binding" => state.bind(&target, &body),
-            Method::POST => state.create(&target, body),
-            Method::PATCH if is_apply => state.update(&target, |object| apply(object, &body)),
-            Method::PATCH => state.update(&target, |object| merge(object, &body)),
+            Method::GET => state.get(&target).map(Answered::Object),
+            Method::POST if target.subresource == "binding" => {
+                state.bind(&target, &body).map(Answered::Value)
+            }
+            Method::POST => state.create(&target, body).map(Answered::Object),
+            Method::PATCH if is_apply => {
+                state.update(&target, |object| apply(object, &body)).map(Answered::Object)
+            }
+            Method::PATCH => state.update(&target, |object| merge(object, &body)).map(Answered::Object),
             Method::PUT if target.subresource == "scale" => {
-                state.update(&target, |object| set_scale(object, &body)).map(|object| scale_of(&object))
+                let updated = state.update(&target, |object| set_scale(object, &body));
+                updated.map(|object| Answered::Value(scale_of(&object)))
             }
-            Method::PUT => state.update(&target, |object| *object = body.clone()),
-            Method::DELETE if target.subresource == "proxy" => state.delete_at_node(&path),
-            Method::DELETE if target.name.is_empty() => Ok(state.delete_all(&target, &body)),
-            Method::DELETE => state.delete(&target, &body),
+            Method::PUT => state.update(&target, |object| *object = body.clone()).map(Answered::Object),
+            Method::DELETE if target.subresource == "proxy" => {
+                state.delete_at_node(&path).map(Answered::Value)
+            }
+            Method::DELETE if target.name.is_empty() => Ok(Answered::Text(state.delete_all(&target, &body))),
+            Method::DELETE => state.delete(&target, &body).map(Answered::Object),
             _ => Err(Refused(405, "MethodNotAllowed")),
         };
         self.grown.send_replace(state.log.len());
         match result {
-            Ok(value) => whole(200, &value),
+            Ok(Answered::Object(object)) => written(200, object.text().to_owned()),
+            Ok(Answered::Value(value)) => whole(200, &value),
+            Ok(Answered::Text(text)) => written(200, text),
             Err(Refused(code, reason)) => whole(
                 code,
                 &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
@@ -259,7 +300,7 @@ impl FakeApi {
                         });
                         let lines: String = new
                             .map(|(_, _, change, object)| {
-                                format!("{}\n", json!({"type": change, "object": object}))
+                                format!("{{\"type\":\"{change}\",\"object\":{}}}\n", object.text())
                             })
                             .collect();
                         (lines, state.log.len())
@@ -277,8 +318,19 @@ impl FakeApi {
 }
 
 pub(crate) fn whole(code: u16, value: &Value) -> Answer {
-    let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
-    Response::builder().status(code).body(body).unwrap()
+    written(code, value.to_string())
+}
+
+fn written(code: u16, text: String) -> Answer {
+    Response::builder().status(code).body(Full::new(Bytes::from(text)).boxed_unsync()).unwrap()
+}
+
+/// Answers requests for which no object matters.
+fn without_state(path: &str) -> Option<Answer> {
+    if let Some(answer) = discovery(path) {
+        return Some(whole(200, &answer));
+    }
+    (!is_served(path)).then(|| written(404, "404 page not found\n".to_owned()))
 }
 
 /// Returns `true` if there is a kind of the group and version in this path.
@@ -331,23 +383,38 @@ impl State {
         (target.plural.clone(), target.namespace.clone(), target.name.clone())
     }
 
-    fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Value {
+    /// Returns the objects of a plural.
+    fn of(&self, plural: &str) -> impl Iterator<Item = (&(String, String, String), &Arc<Stored>)> {
+        let start = (plural.to_owned(), String::new(), String::new());
+        self.objects.range(start..).take_while(move |((of, ..), _)| of == plural)
+    }
+
+    /// Returns the objects that a request asks for.
+    fn asked(&self, target: &Target, query: &BTreeMap<String, String>) -> Vec<&Arc<Stored>> {
         let fields = query.get("fieldSelector").map(String::as_str);
         let labels = query.get("labelSelector").map_or("", String::as_str);
-        let items: Vec<&Value> = self
-            .objects
-            .range((target.plural.clone(), target.namespace.clone(), String::new())..)
-            .take_while(|((plural, ..), _)| *plural == target.plural)
+        self.of(&target.plural)
             .filter(|((_, namespace, _), object)| {
                 (target.namespace.is_empty() || *namespace == target.namespace)
                     && selected(object, fields)
                     && is_labelled(object, labels)
             })
             .map(|(_, object)| object)
-            .collect();
+            .collect()
+    }
+
+    fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> String {
+        self.listed(target, &self.asked(target, query))
+    }
+
+    fn listed(&self, target: &Target, items: &[&Arc<Stored>]) -> String {
         let (version, kind) = Self::kind(&target.plural);
-        json!({"kind": format!("{kind}List"), "apiVersion": version,
-               "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+        let items: Vec<&str> = items.iter().map(|object| object.text()).collect();
+        format!(
+            "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{{\"resourceVersion\":\"{}\"}},\"items\":[{}]}}",
+            self.version,
+            items.join(",")
+        )
     }
 
     fn kind(plural: &str) -> (&'static str, &'static str) {
@@ -358,11 +425,11 @@ impl State {
             .map_or(("v1", "Event"), |(version, _, kind, _)| (version, kind))
     }
 
-    fn get(&self, target: &Target) -> Result<Value, Refused> {
+    fn get(&self, target: &Target) -> Result<Arc<Stored>, Refused> {
         self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))
     }
 
-    fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
+    fn create(&mut self, target: &Target, mut object: Value) -> Result<Arc<Stored>, Refused> {
         let (version, kind) = Self::kind(&target.plural);
         let meta = &mut object["metadata"];
         if meta["name"].is_null() {
@@ -377,7 +444,7 @@ impl State {
             object["status"] = json!({"allowed": allowed});
             object["kind"] = json!(kind);
             object["apiVersion"] = json!(version);
-            return Ok(object);
+            return Ok(Stored::new(object));
         }
         let key = (target.plural.clone(), target.namespace.clone(), name.clone());
         if self.objects.contains_key(&key) {
@@ -399,7 +466,7 @@ impl State {
 
     /// Gives a pod its node, as the API server does: once, and not while the pod is being deleted.
     fn bind(&mut self, target: &Target, binding: &Value) -> Result<Value, Refused> {
-        let mut pod = self.get(target)?;
+        let mut pod = Value::clone(&*self.get(target)?);
         let (uid, node) = (&binding["metadata"]["uid"], &binding["target"]["name"]);
         let is_other = !uid.is_null() && *uid != pod["metadata"]["uid"];
         if is_other || !pod["spec"]["nodeName"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
@@ -411,22 +478,23 @@ impl State {
         Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}))
     }
 
-    fn put(&mut self, key: (String, String, String), mut object: Value, change: &'static str) -> Value {
+    fn put(&mut self, key: (String, String, String), mut object: Value, change: &'static str) -> Arc<Stored> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.log.push((self.version, key.0.clone(), change, object.clone()));
+        let object = Stored::new(object);
+        self.log.push((self.version, key.0.clone(), change, Arc::clone(&object)));
         self.times.push(Instant::now());
         if change == "DELETED" {
             self.objects.remove(&key);
         } else {
-            self.objects.insert(key, object.clone());
+            self.objects.insert(key, Arc::clone(&object));
         }
         object
     }
 
-    fn update(&mut self, target: &Target, change: impl Fn(&mut Value)) -> Result<Value, Refused> {
+    fn update(&mut self, target: &Target, change: impl Fn(&mut Value)) -> Result<Arc<Stored>, Refused> {
         let old = self.get(target)?;
-        let mut new = old.clone();
+        let mut new = Value::clone(&old);
         change(&mut new);
         for field in ["resourceVersion", "uid"] {
             if !new["metadata"][field].is_null() && new["metadata"][field] != old["metadata"][field] {
@@ -434,7 +502,7 @@ impl State {
             }
         }
         if matches!(target.subresource.as_str(), "status" | "approval") {
-            let wanted = std::mem::replace(&mut new, old.clone());
+            let wanted = std::mem::replace(&mut new, Value::clone(&old));
             new["status"] = wanted["status"].clone();
             for field in ["labels", "annotations"] {
                 merge(&mut new, &json!({"metadata": {field: wanted["metadata"][field]}}));
@@ -455,7 +523,7 @@ impl State {
         if new["spec"] != old["spec"] || counted {
             new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
         }
-        if new == old {
+        if new == **old {
             return Ok(old);
         }
         let change = if !new["metadata"]["deletionTimestamp"].is_null() && !is_held(&new) {
@@ -475,8 +543,8 @@ impl State {
         Ok(json!("removed"))
     }
 
-    fn delete(&mut self, target: &Target, options: &Value) -> Result<Value, Refused> {
-        let mut object = self.get(target)?;
+    fn delete(&mut self, target: &Target, options: &Value) -> Result<Arc<Stored>, Refused> {
+        let mut object = Value::clone(&*self.get(target)?);
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
             if !wanted.is_null() && *wanted != object["metadata"][field] {
@@ -502,9 +570,10 @@ impl State {
         Ok(self.put(Self::key(target), object, "MODIFIED"))
     }
 
-    fn delete_all(&mut self, target: &Target, options: &Value) -> Value {
+    fn delete_all(&mut self, target: &Target, options: &Value) -> String {
+        let all: Vec<Arc<Stored>> = self.asked(target, &BTreeMap::new()).into_iter().cloned().collect();
         let list = self.list(target, &BTreeMap::new());
-        for object in list["items"].as_array().unwrap() {
+        for object in all {
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
             let one = Target {
                 plural: target.plural.clone(),

@@ -23,8 +23,10 @@ use super::{Written, rolling, status};
 use crate::history;
 use crate::meta::{is_deleted, name, uid};
 use crate::pods::{Pod, is_available};
+use crate::testing::dice::Dice;
 use crate::testing::{self, at, labels, set_ready};
 
+const LIVES: u64 = 150;
 const NODES: u64 = 6;
 
 enum Event {
@@ -386,9 +388,10 @@ impl World {
     /// Lets everything come to rest, and checks that the right pods remain.
     fn rest(&mut self) {
         self.quiet = true;
-        for _ in 0..200 {
+        for _ in 0..40 {
             // Long enough for every pod to be attended to, and for the longest back-off to end.
-            (0..40).for_each(|_| self.pass());
+            self.second += 30;
+            (0..24).for_each(|_| self.pass());
             self.reconcile();
         }
         let hash = self.hash();
@@ -429,9 +432,11 @@ fn worker(number: u64) -> Node {
 #[tokio::test(start_paused = true)]
 async fn promises_hold_through_updates_crashes_and_changes_of_nodes() {
     let (mut crashes, mut replaced) = (0, 0);
-    for seed in crate::seeded::seeds(8) {
+    let seeds = crate::seeded::seeds(LIVES);
+    let is_all = seeds.end - seeds.start >= LIVES;
+    for seed in seeds {
         let mut world = World::new(seed);
-        for _ in 0..1200 {
+        for _ in 0..Dice::new(seed).steps(1200) {
             world.pass();
             if world.happens(3) {
                 world.reconcile();
@@ -441,5 +446,5 @@ async fn promises_hold_through_updates_crashes_and_changes_of_nodes() {
         crashes += world.crashes;
         replaced += world.replaced;
     }
-    assert!(crashes > 8 && replaced > 8, "{crashes} crashes, {replaced} replaced pods");
+    assert!(!is_all || crashes > 8 && replaced > 8, "{crashes} crashes, {replaced} replaced pods");
 }

@@ -25,6 +25,10 @@ use crate::testing::dice::Dice;
 use crate::testing::life::Life;
 use apiserver_meta::pods::{is_finished, phase};
 
+const LIVES: u64 = 200;
+/// Lives in which the Job is deleted at some time.
+const DELETED_LIVES: u64 = 150;
+
 /// Finalizer that keeps a deleted pod until the fake kubelet has stopped it.
 const KUBELET: &str = "example.com/kubelet";
 
@@ -123,9 +127,9 @@ impl World {
     }
 
     async fn step(&mut self) {
-        for pod in self.all_pods() {
+        for pod in self.api.shared("pods") {
             if self.dice.once_in(3) {
-                self.act_on(&pod).await;
+                self.act_on(&from_value(Value::clone(&pod)).unwrap()).await;
             }
         }
         let longest = if self.dice.once_in(5) { 700_000 } else { 400 };
@@ -163,6 +167,13 @@ impl World {
         }
         panic!("the end is not reached: {:#?} {:#?}", self.job(), self.all_pods());
     }
+}
+
+/// Returns `true` if a Job, which is not read for it, has ended.
+fn has_ended(job: &Value) -> bool {
+    let conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ends = conditions.filter(|one| one["type"] == "Complete" || one["type"] == "Failed");
+    ends.any(|one| one["status"] == "True")
 }
 
 /// Follows the history of the API, and counts as the documentation says.
@@ -264,11 +275,12 @@ async fn world(seed: u64) -> World {
 
 #[tokio::test(start_paused = true)]
 async fn every_pod_counts_exactly_once_through_crashes_between_any_two_writes() {
-    for seed in crate::seeded::seeds(200) {
+    for seed in crate::seeded::seeds(LIVES) {
         let mut world = world(seed).await;
+        let lives = world.dice.steps(25);
         world
-            .live(25, |world| {
-                let ended = world.job().is_some_and(|job| finished(&job).is_some());
+            .live(lives, |world| {
+                let ended = world.api.shared("jobs").first().is_some_and(|job| has_ended(job));
                 ended && world.all_pods().iter().all(|pod| is_finished(pod) || is_deleted(&pod.metadata))
             })
             .await;
@@ -304,7 +316,7 @@ async fn every_pod_counts_exactly_once_through_crashes_between_any_two_writes() 
 
 #[tokio::test(start_paused = true)]
 async fn no_finalizer_is_left_when_a_job_is_deleted_at_any_time() {
-    for seed in crate::seeded::seeds(60) {
+    for seed in crate::seeded::seeds(DELETED_LIVES) {
         let mut world = world(seed).await;
         let life = world.begin(40);
         for _ in 0..world.dice.below(20) {

@@ -17,9 +17,10 @@ use crate::testing::api::{Beside, FakeApi};
 use crate::testing::dice::Dice;
 use crate::testing::life::Life;
 
+const LIVES: u64 = 150;
 /// Longest window of stabilization.
 const WINDOW: u64 = 120;
-/// Steps of a life, each ten seconds long on average.
+/// Steps of the longest lives, each ten seconds long on average.
 const STEPS: usize = 100;
 /// Steps of half a minute for which it is watched once it has what it wants.
 const REST: usize = 6;
@@ -78,6 +79,18 @@ impl Rules {
     }
 }
 
+/// Returns the answers of discovery without the kinds that no autoscaler of this test names: reading all of them again and
+/// again was most of the work.
+fn discovery(path: &str) -> Option<Value> {
+    let version = json!({"groupVersion": "apps/v1", "version": "v1"});
+    match path {
+        "/apis" => Some(json!({"kind": "APIGroupList", "apiVersion": "v1",
+            "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]})),
+        "/api/v1" => Some(json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": []})),
+        _ => None,
+    }
+}
+
 struct World {
     api: FakeApi,
     client: Client,
@@ -103,10 +116,13 @@ impl World {
         let (wanted, asked) = (Arc::new(Mutex::new(1)), Arc::<Mutex<Vec<(Instant, i64)>>>::default());
         let (now, log) = (Arc::clone(&wanted), Arc::clone(&asked));
         api.serve(move |path| {
-            path.starts_with("/apis/external.metrics.k8s.io/").then(|| {
-                let wanted = *now.lock().unwrap();
-                log.lock().unwrap().push((Instant::now(), wanted));
-                Beside::Value(json!({"items": [{"metricName": "qps", "value": wanted.to_string()}]}))
+            let others = discovery(path).map(Beside::Value);
+            others.or_else(|| {
+                path.starts_with("/apis/external.metrics.k8s.io/").then(|| {
+                    let wanted = *now.lock().unwrap();
+                    log.lock().unwrap().push((Instant::now(), wanted));
+                    Beside::Value(json!({"items": [{"metricName": "qps", "value": wanted.to_string()}]}))
+                })
             })
         });
         let (client, ambient) = (api.client(), ambient());
@@ -222,7 +238,9 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn replicas_stay_within_bounds_and_rules_through_crashes_between_any_two_writes() {
     let mut changes = 0;
-    for seed in crate::seeded::seeds(60) {
+    let seeds = crate::seeded::seeds(LIVES);
+    let is_all = seeds.end - seeds.start >= LIVES;
+    for seed in seeds {
         let mut world = World::new(seed);
         world.create_deployment().await;
         let is_there = world.dice.once_in(2);
@@ -234,7 +252,7 @@ async fn replicas_stay_within_bounds_and_rules_through_crashes_between_any_two_w
             world.step(&life).await;
             world.create_autoscaler().await;
         }
-        for _ in 0..STEPS {
+        for _ in 0..world.dice.steps(STEPS) {
             world.step(&life).await;
             let is_dead = life.is_dead();
             if is_dead {
@@ -267,5 +285,5 @@ async fn replicas_stay_within_bounds_and_rules_through_crashes_between_any_two_w
         let now = world.replicas();
         assert!(now == reachable || is_disabled(&world), "seed {seed}: {now} instead of {reachable}");
     }
-    assert!(changes > 100, "{changes} changes in all");
+    assert!(!is_all || changes > 100, "{changes} changes in all");
 }

@@ -20,6 +20,10 @@ use crate::testing::api::FakeApi;
 use crate::testing::dice::Dice;
 use crate::testing::life::Life;
 
+const LIVES: u64 = 150;
+/// Steps of the longest lives.
+const STEPS: usize = 150;
+
 struct World {
     api: FakeApi,
     client: Client,
@@ -127,8 +131,11 @@ impl World {
 
     /// Does something that a user, the scheduler or a kubelet would do.
     async fn act(&mut self) {
-        let (pods, claims) = (self.pods(), self.claims());
-        match self.dice.below(10) {
+        let roll = self.dice.below(10);
+        // Reading them is most of the work.
+        let pods = if (2..=7).contains(&roll) { self.pods() } else { Vec::new() };
+        let claims = if roll == 9 { self.claims() } else { Vec::new() };
+        match roll {
             0 | 1 => self.create_pod().await,
             2..=4 if !pods.is_empty() => {
                 let pod = self.dice.pick(&pods);
@@ -168,9 +175,9 @@ impl World {
     }
 
     /// Lets things happen through this many steps, with a controller that dies again and again.
-    async fn live(&mut self, steps: usize) {
+    async fn live(&mut self) {
         let mut life = self.begin(10);
-        for _ in 0..steps {
+        for _ in 0..self.dice.steps(STEPS) {
             self.act().await;
             if life.is_dead() {
                 life.end().await;
@@ -290,16 +297,18 @@ impl Truth {
 #[tokio::test(start_paused = true)]
 async fn no_pod_loses_a_claim_and_none_has_two_through_crashes_between_any_two_writes() {
     let (mut generated, mut released) = (0, 0);
-    for seed in crate::seeded::seeds(60) {
+    let seeds = crate::seeded::seeds(LIVES);
+    let is_all = seeds.end - seeds.start >= LIVES;
+    for seed in seeds {
         let mut world = World::new(seed).await;
-        world.live(150).await;
+        world.live().await;
         let truth = Truth::of(&world, seed);
         truth.check_end(seed);
         generated += truth.generated;
         released += truth.released;
     }
     assert!(
-        generated > 100 && released > 50,
+        !is_all || generated > 100 && released > 50,
         "little happened: {generated} claims were generated, {released} times a pod released one"
     );
 }

@@ -18,7 +18,7 @@ use super::record::Record;
 use crate::testing::at;
 use crate::testing::dice::Dice;
 
-const LIVES: u64 = 600;
+const LIVES: u64 = 1000;
 const TURNS: usize = 500;
 /// Turns without requests, in which lost charges are written off, and seconds after which they must be, once all changes
 /// have been seen: those of several audits.
@@ -293,7 +293,7 @@ impl World {
     }
 
     fn live(&mut self) {
-        for _ in 0..TURNS {
+        for _ in 0..self.dice.steps(TURNS) {
             self.second += i64::try_from(self.dice.below(4)).unwrap();
             let died = self.in_flight.extract_if(.., |request| request.until < self.second);
             drop(died.collect::<Vec<_>>());
@@ -313,7 +313,7 @@ impl World {
         let mut calm = 0;
         for _ in 0..CALM_TURNS {
             let is_seen = self.seen == (self.pod_log.len(), self.quota_log.len()) && self.plan.is_none();
-            let pause = i64::try_from(self.dice.below(if is_seen { 12 } else { 2 })).unwrap();
+            let pause = i64::try_from(self.dice.below(if is_seen { 40 } else { 2 })).unwrap();
             self.second += pause;
             self.deliver();
             self.work();

@@ -18,7 +18,7 @@ use crate::pods::Pod;
 use crate::testing::dice::Dice;
 use crate::testing::{at, set_ready, slim, template, time};
 
-const LIVES: u64 = 600;
+const LIVES: u64 = 1000;
 const TURNS: usize = 150;
 /// Turns without faults after which everything must be as wanted, and those without a write after which nothing more
 /// happens: each is longer than a pod takes to become available.
@@ -97,7 +97,7 @@ impl World {
     }
 
     fn live(&mut self) {
-        for _ in 0..TURNS {
+        for _ in 0..self.dice.steps(TURNS) {
             self.second += 1;
             match self.dice.below(4) {
                 0 => self.act_as_user(),

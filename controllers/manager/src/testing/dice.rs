@@ -17,6 +17,16 @@ impl Dice {
         self.0.next_u64() % bound
     }
 
+    /// Returns the number of steps of a life, of which each eighth is as long as the longest, and the others are short: many
+    /// different ones find more than few long ones in the same time.
+    pub fn steps(&mut self, most: usize) -> usize {
+        if self.once_in(8) {
+            return most;
+        }
+        let short = most / 8;
+        short + usize::try_from(self.below(short as u64 + 1)).unwrap()
+    }
+
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
