@@ -171,8 +171,8 @@ fn host_port_of_a_removed_pod_is_free_on_trial_though_another_pod_has_it() {
         assert_eq!(ports(&cluster), [80, 80, 81], "the trial is undone");
         let profile = default_profile();
         cluster.remove_pod(&pods[0]);
-        let found =
-            find_feasible(&profile, &preemptor, &mut cluster, &mut Views::default(), 0, NominatedFirst::Yes);
+        let (first, views, meter) = (NominatedFirst::Yes, &mut Views::default(), &mut Meter::default());
+        let found = find_feasible(&profile, &preemptor, &mut cluster, views, 0, first, meter);
         assert!(found.is_err(), "once the victim is gone, the other pod still has the port");
     }
 }
@@ -195,7 +195,11 @@ fn errors_of_filters_name_the_plugin() {
     let refusals = |texts: &[(&'static str, Code, &str)]| {
         let refusal =
             |(plugin, code, text): &(&'static str, Code, &str)| Refusal::new(*code, *text).by(plugin);
-        texts.iter().map(refusal).enumerate().map(|(id, refusal)| (NodeId::new(id), refusal)).collect()
+        let mut refusals = Refusals::default();
+        for (id, one) in texts.iter().enumerate() {
+            refusals.insert(NodeId::new(id), refusal(one));
+        }
+        refusals
     };
     let said = |texts: &[(&'static str, Code, &str)]| errors(&refusals(texts));
     let full = ("NodePorts", Code::Unschedulable, "full");
