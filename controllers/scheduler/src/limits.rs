@@ -72,6 +72,10 @@ pub const TOPOLOGY_KEYS: usize = 128;
 /// Terms of inter-pod affinity and constraints of topology spreading that a pod may have: an attempt prepares a count for
 /// each.
 pub const POD_TERMS: usize = 64;
+/// Kinds of resources that a pod may request: each is compared on each node, and named where a node lacks it.
+pub const POD_RESOURCES: usize = 256;
+/// Bytes of the message in a pod's condition, and in the log: texts may differ for each node.
+pub const CONDITION_MESSAGE: usize = 32 << 10;
 /// Namespaces that the terms of a pod may name in all: each placed term is found by each of them.
 pub const POD_NAMESPACES: usize = 4096;
 /// Held terms that are remembered in all for the pods that they match, 8 bytes each.

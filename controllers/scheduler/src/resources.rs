@@ -14,6 +14,10 @@ pub const DEFAULT_MILLI_CPU: i64 = 100;
 /// Memory in bytes that the scores assume for a container without a request.
 pub const DEFAULT_MEMORY: i64 = 200 << 20;
 
+/// Greatest amount that counts, 2^50: a pebibyte, or a trillion cores. Greater ones are taken for it, so that the sums for the
+/// pods of a node cannot overflow.
+pub const MOST: i64 = 1 << 50;
+
 /// Amounts of resources: CPU in thousandths of a core, everything else in its base unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -41,12 +45,13 @@ impl Resources {
     pub fn collect<'a>(amounts: impl IntoIterator<Item = (&'a str, quantity::Quantity)>) -> Self {
         let mut resources = Self::default();
         for (name, quantity) in amounts {
+            let value = || quantity.value().min(MOST);
             match name {
-                "cpu" => resources.cpu = quantity.milli(),
-                "memory" => resources.memory = quantity.value(),
-                "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
+                "cpu" => resources.cpu = quantity.milli().min(MOST),
+                "memory" => resources.memory = value(),
+                "ephemeral-storage" => resources.ephemeral_storage = value(),
                 _ if is_scalar(name) => {
-                    resources.scalar.insert(shared_text(name), quantity.value());
+                    resources.scalar.insert(shared_text(name), value());
                 }
                 _ => {}
             }

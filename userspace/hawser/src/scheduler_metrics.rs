@@ -19,10 +19,21 @@ pub fn pages(document: &Value, metrics: &Metrics, requests: &Requests, election:
     Pages {
         metrics: Box::new(move |format| page(&measured, &requests, elected.as_ref().as_ref(), format)),
         resources: Some(Box::new(move |format| resources(&pods, format))),
-        configz: json!({"componentconfig": document}).to_string(),
+        configz: json!({"componentconfig": without_keys(document)}).to_string(),
         health: Box::new(move || check_of_lease(election.as_ref().as_ref()).into_iter().collect()),
         results: Results::default(),
     }
+}
+
+/// Returns a configuration without the private keys in it.
+fn without_keys(document: &Value) -> Value {
+    let mut shown = document.clone();
+    for extender in shown["extenders"].as_array_mut().into_iter().flatten() {
+        if let Some(key) = extender.pointer_mut("/tlsConfig/keyData") {
+            *key = "REDACTED".into();
+        }
+    }
+    shown
 }
 
 /// Returns the page in the given format.
@@ -53,6 +64,20 @@ fn resources(metrics: &Metrics, format: Format) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn configuration_is_shown_without_private_keys() {
+        let tls = json!({"certData": "Y2VydA==", "keyData": "c2VjcmV0"});
+        let document =
+            json!({"extenders": [{"urlPrefix": "https://e", "tlsConfig": tls}, {"urlPrefix": "http://f"}]});
+        let pages = pages(&document, &Metrics::default(), &Requests::new("host"), None);
+        assert!(
+            !pages.configz.contains("c2VjcmV0") && pages.configz.contains("Y2VydA=="),
+            "{}",
+            pages.configz
+        );
+        assert!(pages.configz.contains("http://f"));
+    }
 
     #[test]
     fn process_that_does_not_schedule_shows_no_pods() {

@@ -19,8 +19,18 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::certificates::SIGNERS;
 pub(crate) use request::Request;
+
+/// Signer of client certificates of users.
+pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// Signer of client certificates of kubelets.
+pub(crate) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Signer of serving certificates of kubelets.
+pub(crate) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// Signer of certificates that nothing is known about.
+pub(crate) const LEGACY: &str = "kubernetes.io/legacy-unknown";
+/// The signers of Kubernetes.
+const SIGNERS: [&str; 4] = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY];
 
 /// Certificates begin this long in the past, for clients whose clock is behind.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);

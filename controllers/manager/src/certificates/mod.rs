@@ -14,10 +14,6 @@ pub(crate) mod sign;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use crate::authority::Request;
-pub(crate) use rules::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
-
-/// The signers of Kubernetes.
-pub(crate) const SIGNERS: [&str; 4] = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY];
 
 /// Condition of a request that may be signed.
 const APPROVED: &str = "Approved";

@@ -3,15 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::authority::Request;
-
-/// Signer of client certificates of users.
-pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signer of client certificates of kubelets.
-pub(crate) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signer of serving certificates of kubelets.
-pub(crate) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
-/// Signer of certificates that nothing is known about.
-pub(crate) const LEGACY: &str = "kubernetes.io/legacy-unknown";
+pub(super) use crate::authority::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
 
 /// Group of all nodes.
 pub(super) const NODES: &str = "system:nodes";

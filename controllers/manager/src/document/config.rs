@@ -11,7 +11,7 @@ use super::DocumentError;
 use super::fields::{
     Autoscaling, CsrSigning, Document, Election, KubeCloudShared, NodeIpam, NodeLifecycle, SignerFiles,
 };
-use crate::certificates::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
+use crate::authority::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
 use crate::config::{Autoscalers, Config, EvictionRates, Slicing};
 use crate::registry;
 

@@ -1,5 +1,7 @@
 //! `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, as it is written.
 
+use std::fmt;
+
 use apiserver_meta::period::Period;
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde::Deserialize;
@@ -135,7 +137,7 @@ pub struct ManagedResource {
 }
 
 /// TLS settings of an extender. Data are base64.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExtenderTls {
     pub insecure: bool,
@@ -148,6 +150,17 @@ pub struct ExtenderTls {
     pub key_data: String,
     #[serde(rename = "caData")]
     pub ca_data: String,
+}
+
+impl fmt::Debug for ExtenderTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        let mut shown = f.debug_struct("ExtenderTls");
+        shown
+            .field("insecure", &self.insecure)
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// `DefaultPreemptionArgs`.

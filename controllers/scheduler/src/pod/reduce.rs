@@ -1,11 +1,13 @@
 //! Takes from a pod what scheduling reads, so that pods of one template have equal specifications.
 
+use std::collections::BTreeSet;
+
 use apiserver_meta::quantity::Quantity;
 use apiserver_meta::resources::{Amounts, RequestRules, pod_requests};
 
 use super::{Container, NodeSelectorTerm, ObjectMeta, Resized, Resources, Scored, Volume, v1};
 use crate::limits;
-use crate::resources::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU};
+use crate::resources::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU, MOST};
 
 /// The field of a node by which pods of a DaemonSet are pinned to it.
 const NAME_FIELD: &str = "metadata.name";
@@ -68,7 +70,7 @@ pub(super) fn take_excess(spec: &mut v1::PodSpec) -> Option<Box<str>> {
     });
     let terms = terms + spec.topology_spread_constraints.as_ref().map_or(0, Vec::len);
     if terms <= limits::POD_TERMS && namespaces <= limits::POD_NAMESPACES {
-        return None;
+        return too_many_resources(spec);
     }
     if let Some(affinity) = &mut spec.affinity {
         (affinity.pod_affinity, affinity.pod_anti_affinity) = (None, None);
@@ -80,6 +82,19 @@ pub(super) fn take_excess(spec: &mut v1::PodSpec) -> Option<Box<str>> {
          namespaces; this scheduler takes up to {most} terms and {names} namespaces"
     );
     Some(text.into())
+}
+
+/// Returns the reason if a pod requests too many resources.
+fn too_many_resources(spec: &v1::PodSpec) -> Option<Box<str>> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let each = containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref());
+    let whole = spec.resources.as_ref().and_then(|whole| whole.requests.as_ref());
+    let lists = each.chain(whole).chain(spec.overhead.as_ref());
+    let names: BTreeSet<&String> = lists.flat_map(|list| list.keys()).collect();
+    let (count, most) = (names.len(), limits::POD_RESOURCES);
+    (count > most).then(|| {
+        format!("the pod requests {count} kinds of resources; this scheduler takes up to {most}").into()
+    })
 }
 
 fn container(container: Container) -> Container {
@@ -199,7 +214,7 @@ pub(super) fn scored(spec: &v1::PodSpec, status: Option<&v1::PodStatus>, request
     let rules = RequestRules { assumed, resized_as_a_whole: true, ..RequestRules::default() };
     let sum = rules.requests(spec, status);
     let get = |name: &str| sum.get(name).copied().unwrap_or(Quantity::from_value(0));
-    Scored { cpu: get("cpu").milli(), memory: get("memory").value() }
+    Scored { cpu: get("cpu").milli().min(MOST), memory: get("memory").value().min(MOST) }
 }
 
 /// Returns the requests of a pod to be placed as the scores of NodeResourcesFit count them: with assumed ones for

@@ -12,6 +12,7 @@ use crate::cluster::NodeId;
 use crate::framework::{
     Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, best, find_feasible, score,
 };
+use crate::limits;
 use crate::metrics::Placement;
 use crate::pod::PodInfo;
 use crate::preemption::{Candidate, Found, post_filter};
@@ -183,7 +184,7 @@ impl Scheduler {
         };
         self.meter.decided();
         self.measured.metrics.decided(index, &self.meter);
-        info!(pod = %pod.key(), error = %diagnosis, "no node is feasible");
+        info!(pod = %pod.key(), error = message_of(diagnosis), "no node is feasible");
         self.report(index, pod, diagnosis, nominated);
     }
 
@@ -240,8 +241,37 @@ impl Scheduler {
             None => self.cluster.nominated.remove(&current),
         }
         self.queue.failed(&current, failure, &self.cluster, Instant::now());
-        let message = diagnosis.to_string();
+        let message = message_of(diagnosis);
         self.warn(&current, "FailedScheduling", message.clone());
         self.write_condition(&current, reason, message, nominated);
+    }
+}
+
+/// Returns the text of a diagnosis for the pod's condition, cut if it is very long.
+fn message_of(diagnosis: &Diagnosis) -> String {
+    const CUT: &str = " …";
+    let mut message = diagnosis.to_string();
+    if message.len() > limits::CONDITION_MESSAGE {
+        message.truncate(message.floor_char_boundary(limits::CONDITION_MESSAGE - CUT.len()));
+        message.push_str(CUT);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_differs_for_each_node_is_cut() {
+        let mut diagnosis = Diagnosis { nodes: 5000, ..Diagnosis::default() };
+        for id in 0..5000 {
+            diagnosis.refuse(NodeId::new(id), Refusal::unschedulable(format!("reason {id} for the node ä")));
+        }
+        let message = message_of(&diagnosis);
+        assert!(message.len() <= limits::CONDITION_MESSAGE, "{}", message.len());
+        assert!(message.starts_with("0/5000 nodes are available: 1 reason 0 for") && message.ends_with(" …"));
+        let short = Diagnosis { nodes: 1, ..Diagnosis::default() };
+        assert_eq!(message_of(&short), short.to_string());
     }
 }
