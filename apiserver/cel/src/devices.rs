@@ -9,7 +9,7 @@ use kube_cel::cel::objects::{Key, Map};
 use super::admission::devices;
 use super::eval::evaluate_open;
 use super::functions::{self, text, type_of};
-use super::limits::{DEVICE_COST, SMALL_DEPTH};
+use super::limits::{DEVICE_COST, ERROR_BYTES, SMALL_DEPTH};
 use super::{Fail, Node, compile, on_large_stack};
 
 /// The value of an attribute of a device.
@@ -106,11 +106,16 @@ impl DeviceSelector {
     ///
     /// Returns why the text is no selector, in the words of Kubernetes.
     pub fn compile(source: &str) -> Result<Self, String> {
-        on_large_stack(|| {
+        let compiled = || {
             let (node, checked) =
                 compile(source, &devices()).map_err(|error| format!("compilation failed: {error}"))?;
             super::admission::selects(&checked)?;
             Ok(Self(node))
+        };
+        on_large_stack(compiled).map_err(|mut error: String| {
+            error.truncate(error.floor_char_boundary(ERROR_BYTES));
+            error.shrink_to_fit();
+            error
         })
     }
 
@@ -289,6 +294,24 @@ mod tests {
         assert_eq!(selects(&costly), Err("operation cancelled: actual cost limit exceeded".to_owned()));
         assert!(DeviceSelector::compile("device.driver").is_err());
         assert!(DeviceSelector::compile("device.").unwrap_err().starts_with("compilation failed: "));
+    }
+
+    #[test]
+    fn errors_that_quote_long_values_are_cut() {
+        // Nine doublings of 9 kB make 4.6 MB.
+        let mut text = format!("cel.bind(v0, '{}', ", "é".repeat(4500));
+        (1..10).for_each(|number| {
+            let before = number - 1;
+            text += &format!("cel.bind(v{number}, v{before} + v{before}, ");
+        });
+        let error = selects(&format!("{text}{{'x': true}}[v9]{}", ")".repeat(10))).unwrap_err();
+        assert!(error.starts_with("no such key: éé") && error.len() < 2048, "{} bytes", error.len());
+        let error = selects(&format!("{text}int(v9) == 1{}", ")".repeat(10))).unwrap_err();
+        assert!(error.len() < 2048, "{} bytes", error.len());
+        // A compiler's error shows the line with each fault.
+        let faults = format!("'{}' == '' && {}true", "x".repeat(2000), "a && ".repeat(100));
+        let error = DeviceSelector::compile(&faults).unwrap_err();
+        assert!(error.starts_with("compilation failed: ERROR: ") && error.len() < 2048, "{}", error.len());
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) const REPORT: usize = 64 * 1024;
 pub(crate) const RULES_NAMED: usize = 4;
 /// Maximum length of a message that an expression makes.
 pub(crate) const MESSAGE_BYTES: usize = 5 * 1024;
+/// Maximum length of the error of an evaluation.
+pub(crate) const ERROR_BYTES: usize = 1024;
 /// Maximum number of parts of a type.
 pub(crate) const TYPE_PARTS: usize = 1000;
 /// Maximum number of parts of the schema of a kind, with all that it refers to: a Deployment has 2,500, and each takes

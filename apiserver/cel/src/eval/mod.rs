@@ -15,6 +15,7 @@ use crate::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use crate::functions::lists::sorted;
 use crate::functions::operators::{key, operator};
 use crate::functions::{self, no_overload, opened, optional, size, type_value};
+use crate::limits::ERROR_BYTES;
 use crate::types::declare::overloads;
 use spent::{Effort, constant_only, cost_before};
 
@@ -27,8 +28,13 @@ pub enum Fail {
     Limit,
 }
 
+/// An error quotes values of any length: only its beginning is kept, as many errors may be held at one time.
 impl From<String> for Fail {
-    fn from(text: String) -> Self {
+    fn from(mut text: String) -> Self {
+        if text.len() > ERROR_BYTES {
+            text.truncate(text.floor_char_boundary(ERROR_BYTES));
+            text.shrink_to_fit();
+        }
         Self::Error(text)
     }
 }
@@ -215,7 +221,7 @@ impl<'e> Run<'e> {
                 value
             }
             None if is_type(name) => Ok(type_value(name)),
-            None => Err(Fail::Error(format!("no such attribute(s): {name}"))),
+            None => Err(format!("no such attribute(s): {name}").into()),
         }
     }
 
@@ -248,7 +254,7 @@ impl<'e> Run<'e> {
         match found {
             found if is_optional => Ok(optional(found)),
             Some(found) => Ok(found),
-            None => Err(Fail::Error(format!("no such key: {}", select.field))),
+            None => Err(format!("no such key: {}", select.field).into()),
         }
     }
 
@@ -305,7 +311,7 @@ impl<'e> Run<'e> {
             Some(empty) => Ok(empty),
             None => operator(name, &args).unwrap_or_else(|| functions::call(name, target.is_some(), &args)),
         };
-        let given = given.map_err(Fail::Error)?;
+        let given = given.map_err(Fail::from)?;
         self.effort.of_result(name, &args, &given)?;
         if before.is_none() {
             self.spend(times(size(&given), 2.0 * TRAVERSAL))?;
@@ -424,7 +430,7 @@ impl<'e> Run<'e> {
                 let Cel::Map(entry) = each? else { return Err(no_overload().into()) };
                 for (key, value) in entry.map.iter() {
                     if made.map.insert(key.clone(), value.clone()).is_some() {
-                        return Err(Fail::Error(format!("insert failed: key {key} already exists")));
+                        return Err(format!("insert failed: key {key} already exists").into());
                     }
                 }
             }
@@ -455,7 +461,7 @@ impl Made {
             (Form::ExistsOne, None) => Ok(Cel::Bool(self.count == 1)),
             (Form::List | Form::Filter, None) => Ok(Cel::List(Arc::new(self.list))),
             (Form::Map | Form::Entries, None) => Ok(Cel::Map(Map { map: Arc::new(self.map) })),
-            (Form::SortBy, None) => sorted(self.keyed).map_err(Fail::Error),
+            (Form::SortBy, None) => sorted(self.keyed).map_err(Fail::from),
         }
     }
 }
