@@ -3,6 +3,7 @@
 //! rest.
 
 mod capacity;
+mod extended;
 mod pools;
 mod requests;
 mod state;
