@@ -49,13 +49,16 @@ pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluate
 }
 
 /// Evaluates an expression at a cost of at most `limit`. Each key that an `open` map does not have leads to an empty map.
+/// Also returns the time that it has taken, estimated in microseconds.
 pub(crate) fn evaluate_open(
     node: &Node,
     variables: &[(&str, Cel)],
     limit: u64,
     open: &[Values],
-) -> Evaluated {
-    Run::new(variables, limit, open).node(node)
+) -> (Evaluated, u64) {
+    let mut run = Run::new(variables, limit, open);
+    let given = run.node(node);
+    (given, run.effort.micros(run.spent.min(limit)))
 }
 
 /// Evaluates the expressions that are made of constants alone, as is done before everything else; the error
@@ -159,6 +162,7 @@ impl<'e> Run<'e> {
     }
 
     fn counted(&mut self, node: &'e Node) -> Evaluated {
+        self.effort.of_node();
         match &node.expr {
             Expr::Literal(literal) => Ok(constant(literal)),
             Expr::Ident(name) => self.ident(name),
@@ -298,11 +302,12 @@ impl<'e> Run<'e> {
             args.push(self.node(argument)?);
         }
         self.effort.of_call(name, &args)?;
-        if let ("matches" | "find" | "findAll", [_, Cel::String(pattern), ..]) = (name, args.as_slice())
-            && !call.args.first().is_some_and(constant_only)
-        {
-            let cost = self.effort.of_pattern(pattern);
-            self.spend(cost)?;
+        if let ("matches" | "find" | "findAll", [_, Cel::String(pattern), ..]) = (name, args.as_slice()) {
+            self.effort.of_compilation(pattern);
+            if !call.args.first().is_some_and(constant_only) {
+                let cost = self.effort.of_pattern(pattern);
+                self.spend(cost)?;
+            }
         }
         let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
         let before = if membership { Some(0) } else { cost_before(name, &args) };
