@@ -56,14 +56,17 @@ impl Target<'_> {
         self.has_access(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref())
     }
 
-    /// Returns `true` if a slice has something to do with the node. One with counters has: they decide about the devices
-    /// of other slices.
+    /// Returns `true` if a slice is another node's.
+    fn is_foreign(&self, slice: &Slice) -> bool {
+        slice.node().is_some_and(|node| node != self.name)
+    }
+
+    /// Returns `true` if a slice has something to do with the node. One with counters has, unless it is another node's: they
+    /// decide about the devices of other slices.
     fn needs(&self, slice: &Slice) -> bool {
         let spec = slice.spec();
-        let says = spec.node_name.as_deref().is_some_and(|name| !name.is_empty())
-            || spec.all_nodes == Some(true)
-            || spec.node_selector.is_some();
-        if !slice.counter_sets.is_empty() {
+        let says = slice.node().is_some() || spec.all_nodes == Some(true) || spec.node_selector.is_some();
+        if slice.node().is_none() && !slice.counter_sets.is_empty() {
             true
         } else if says {
             self.has_access(spec.node_name.as_deref(), spec.all_nodes, spec.node_selector.as_ref())
@@ -87,9 +90,45 @@ pub fn gather<'a>(slices: &'a Slices, in_use: &'a InUse, target: Target<'_>) -> 
             _ => known.push(slice),
         }
     }
-    let pools = pools.into_iter().filter_map(|(id, own)| pool(id, own, slices, in_use));
+    let pools = pools.into_iter().filter_map(|(id, own)| pool(id, own, slices, in_use, target));
     let (to_prepare, ready): (Vec<_>, Vec<_>) = pools.partition(has_binding_conditions);
     ready.into_iter().chain(to_prepare).collect()
+}
+
+/// Returns the slices of a pool beside the node's `own`, all of them of one generation; the error is the state of a pool that is
+/// not whole, or `None` if there is a newer generation.
+///
+/// A node may write slices of its own, of any pool, generation and number of slices. Those of other nodes therefore only
+/// complete a pool that is not whole without them: they never make a whole one obsolete or incomplete.
+fn beside<'a>(
+    id: &PoolId,
+    own: &[&'a Slice],
+    slices: &'a Slices,
+    target: Target<'_>,
+) -> Result<Vec<&'a Slice>, Option<State>> {
+    let pool = &own[0].spec().pool;
+    let count = usize::try_from(pool.resource_slice_count).unwrap_or(usize::MAX);
+    if own.len() == count {
+        return Ok(Vec::new());
+    }
+    let is_newer = |slice: &Slice| slice.spec().pool.generation > pool.generation;
+    if slices.of_pool(id).any(|slice| is_newer(slice) && !target.is_foreign(slice)) {
+        return Err(None);
+    }
+    let same = slices.of_pool(id).filter(|slice| slice.spec().pool.generation == pool.generation);
+    let (foreign, mut same): (Vec<&Slice>, Vec<&Slice>) = same.partition(|slice| target.is_foreign(slice));
+    if same.len() > count {
+        return Err(Some(State::Incomplete));
+    }
+    if same.len() < count {
+        same.extend(foreign);
+        if same.len() < count {
+            let is_obsolete = slices.of_pool(id).any(is_newer);
+            return Err((!is_obsolete).then_some(State::Incomplete));
+        }
+    }
+    let known: BTreeSet<&str> = own.iter().map(|slice| slice.name()).collect();
+    Ok(same.into_iter().filter(|slice| !known.contains(slice.name())).collect())
 }
 
 /// Returns a pool with these slices of its newest generation that the node has to do with; `None` if there is a newer
@@ -99,23 +138,14 @@ fn pool<'a>(
     mut own: Vec<&'a Slice>,
     slices: &'a Slices,
     in_use: &'a InUse,
+    target: Target<'_>,
 ) -> Option<Pool<'a>> {
-    let pool = &own.first()?.spec().pool;
-    let (generation, count) = (pool.generation, usize::try_from(pool.resource_slice_count).ok());
-    let mut others = Vec::new();
-    let mut state = State::Usable;
-    if count != Some(own.len()) {
-        if slices.of_pool(id).any(|slice| slice.spec().pool.generation > generation) {
-            return None;
-        }
-        let all = slices.of_pool(id).filter(|slice| slice.spec().pool.generation == generation);
-        let all: Vec<&Slice> = all.collect();
-        if count != Some(all.len()) {
-            (state, own) = (State::Incomplete, Vec::new());
-        } else {
-            let known: BTreeSet<&str> = own.iter().map(|slice| slice.name()).collect();
-            others = all.into_iter().filter(|slice| !known.contains(slice.name())).collect();
-        }
+    let (mut state, mut others) = match beside(id, &own, slices, target) {
+        Ok(others) => (State::Usable, others),
+        Err(state) => (state?, Vec::new()),
+    };
+    if state != State::Usable {
+        own.clear();
     }
     own.sort_by_key(|slice| slice.name());
     let mut counters = BTreeMap::new();
@@ -124,6 +154,8 @@ fn pool<'a>(
         is_valid &= counters.insert(set.as_str(), amounts).is_none();
     }
     own.retain(|slice| slice.counter_sets.is_empty());
+    // A slice that another node has written does not make the pool invalid.
+    others.retain(|slice| !target.is_foreign(slice) || is_covered(slice, &counters));
     is_valid &= has_unique_names(&own) && own.iter().chain(&others).all(|slice| is_covered(slice, &counters));
     if state == State::Usable && !is_valid {
         state = State::Invalid;

@@ -93,10 +93,9 @@ impl Slice {
         &self.spec().devices.as_deref().unwrap_or_default()[device]
     }
 
-    /// Returns the only node that can use the devices.
-    fn node(&self) -> Option<&str> {
-        let name = self.spec().node_name.as_deref().filter(|name| !name.is_empty());
-        name.filter(|_| self.counter_sets.is_empty())
+    /// Returns the only node that the slice is for, which may have written it itself.
+    pub fn node(&self) -> Option<&str> {
+        self.spec().node_name.as_deref().filter(|name| !name.is_empty())
     }
 
     /// Returns the answer of a selector for a device, or why there is none, in the words of Kubernetes; and the steps that this
@@ -181,7 +180,7 @@ pub struct Slices {
     by_name: ByName,
     /// Slices that only one node can use.
     on_node: BTreeMap<String, ByName>,
-    /// The others, among them those with shared counters.
+    /// The others.
     shared: ByName,
     by_pool: BTreeMap<PoolId, ByName>,
 }
