@@ -5,8 +5,6 @@
 //! of devices that are shared have ` shared` at the end of their names, in place of an id for the share.
 //! `SCHEDULER_ALLOCATIONS=FILE` replays another file.
 
-use std::cell::Cell;
-
 use apiserver_client::ObjectKey;
 use controllers_scheduler::cluster::devices::{Offer, Target, Trouble, allocation, search};
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
@@ -45,9 +43,10 @@ fn choose(case: &Value) -> Value {
     let open: Vec<&ResourceClaim> = claims.into_iter().filter(|claim| allocation(claim).is_none()).collect();
     let mut answer = json!({});
     for node in cluster.nodes() {
-        let (target, steps) = (Target { name: &node.name, labels: &node.labels }, Cell::new(1_000_000));
-        let offer =
-            Offer { devices: &cluster.devices, classes: &cluster.device_classes, target, steps: &steps };
+        let target = Target { name: &node.name, labels: &node.labels };
+        cluster.devices.steps.reset();
+        let (devices, classes) = (&cluster.devices, &cluster.device_classes);
+        let offer = Offer { devices, classes, target, steps: 1_000_000 };
         answer[&*node.name] = match search(offer, &open) {
             Ok(found) => found.map_or(Value::Null, |found| shown(found.results().unwrap())),
             Err(Trouble::OnNode(why)) => json!(format!("node: {why}")),

@@ -81,8 +81,8 @@ pub struct Offer<'a> {
     pub devices: &'a Devices,
     pub classes: &'a DeviceClasses,
     pub target: Target<'a>,
-    /// Steps that searches may still take.
-    pub steps: &'a Cell<u64>,
+    /// Steps that the searches of an attempt may take together.
+    pub steps: u64,
 }
 
 impl Offer<'_> {
@@ -92,11 +92,10 @@ impl Offer<'_> {
     ///
     /// Returns [`Trouble::TooLong`] if none were left.
     fn take_steps(&self, steps: u64) -> Result<(), Trouble> {
-        let left = self.steps.get();
-        if left == 0 {
+        if self.devices.steps.taken() >= self.steps {
             return Err(Trouble::TooLong);
         }
-        self.steps.set(left.saturating_sub(steps));
+        self.devices.steps.take(steps);
         Ok(())
     }
 }

@@ -9,7 +9,6 @@ mod requests;
 mod state;
 mod work;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -93,16 +92,17 @@ fn allocate_within(
 ) -> (Result<Option<Vec<AllocationResult>>, String>, u64) {
     let claims: Vec<ResourceClaim> = claims.iter().map(|claim| from_value(claim.clone()).unwrap()).collect();
     let claims: Vec<&ResourceClaim> = claims.iter().collect();
-    let (classes, steps) = (classes(), Cell::new(steps));
+    let classes = classes();
+    devices.steps.reset();
     let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
     let target = Target { name: "n", labels: &labels };
-    let offer = Offer { devices, classes: &classes, target, steps: &steps };
+    let offer = Offer { devices, classes: &classes, target, steps };
     let results = match search(offer, &claims) {
         Ok(found) => found.map(|found| found.results()).transpose(),
         Err(Trouble::Fails(why) | Trouble::OnNode(why)) => Err(why),
         Err(Trouble::TooLong) => Err("too long".to_owned()),
     };
-    (results, steps.get())
+    (results, steps.saturating_sub(devices.steps.taken()))
 }
 
 /// Returns the devices of claims on the node `n` as `request=device`, claim by claim; `none` if there is no solution.
