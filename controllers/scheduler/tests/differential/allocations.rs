@@ -73,11 +73,26 @@ fn plain(value: &mut Value) {
     }
 }
 
+/// Returns `true` if a node has written a newer slice into a pool that others have slices of too. In kube-scheduler it may hide
+/// the devices of those, which is meant to differ.
+fn is_hidden_by_a_node(case: &Value) -> bool {
+    let slices: Vec<&Value> =
+        case["resourceSlices"].as_array().into_iter().flatten().map(|s| &s["spec"]).collect();
+    let generation = |slice: &Value| slice["pool"]["generation"].as_i64();
+    slices.iter().filter(|newer| newer["nodeName"].is_string()).any(|newer| {
+        slices.iter().any(|older| {
+            (&older["driver"], &older["pool"]["name"]) == (&newer["driver"], &newer["pool"]["name"])
+                && older["nodeName"] != newer["nodeName"]
+                && generation(older) < generation(newer)
+        })
+    })
+}
+
 #[test]
 fn devices_are_chosen_as_kube_scheduler_chooses_them() {
     let given = variable("SCHEDULER_ALLOCATIONS");
     let least = if given.is_some() { 1 } else { LEAST };
-    let (mut cases, mut found, mut different) = (0, 0, Vec::new());
+    let (mut cases, mut found, mut meant, mut different) = (0, 0, 0, Vec::new());
     replay_lines(&given.unwrap_or_else(|| RECORDED.to_owned()), |mut line| {
         let case = line["case"].take();
         let (mut expected, mut actual) = (line["allocations"].take(), choose(&case));
@@ -85,11 +100,17 @@ fn devices_are_chosen_as_kube_scheduler_chooses_them() {
         cases += 1;
         plain(&mut expected);
         plain(&mut actual);
-        if expected != actual {
+        if expected != actual && is_hidden_by_a_node(&case) {
+            meant += 1;
+        } else if expected != actual {
             different.push(format!("{}\n  kube-scheduler {expected}\n  ours           {actual}", case["id"]));
         }
     });
     assert!(cases >= least && found > 0, "only {cases} cases were compared");
+    assert!(
+        meant <= cases / 100,
+        "{meant} of {cases} cases differ because of what a node says of others' pools"
+    );
     let (count, first) = (different.len(), different.iter().take(5).cloned().collect::<Vec<_>>().join("\n"));
     assert_eq!(count, 0, "{count} of {cases} cases differ:\n{first}");
 }

@@ -257,7 +257,8 @@ impl<'a> Search<'a> {
                 State::Incomplete => Some("being updated"),
                 State::Invalid => Some("invalid"),
             };
-            if let Some(state) = state {
+            // A pool of another node has no devices for this one, whatever becomes of it.
+            if let Some(state) = state.filter(|_| !pool.is_elsewhere) {
                 return Err(text(format!(
                     ": asks for all devices, but resource pool {}/{} is currently {state}",
                     pool.id.driver, pool.id.pool

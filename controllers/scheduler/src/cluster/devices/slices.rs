@@ -98,6 +98,11 @@ impl Slice {
         self.spec().node_name.as_deref().filter(|name| !name.is_empty())
     }
 
+    /// Returns the only node that has to do with the slice: counters decide about the devices of other slices.
+    fn only_node(&self) -> Option<&str> {
+        self.node().filter(|_| self.counter_sets.is_empty())
+    }
+
     /// Returns the answer of a selector for a device, or why there is none, in the words of Kubernetes; and the steps that this
     /// takes. Answers are remembered, as a slice never changes; errors are not: they end a search.
     pub fn answer(
@@ -180,7 +185,7 @@ pub struct Slices {
     by_name: ByName,
     /// Slices that only one node can use.
     on_node: BTreeMap<String, ByName>,
-    /// The others.
+    /// The others, among them those with shared counters.
     shared: ByName,
     by_pool: BTreeMap<PoolId, ByName>,
 }
@@ -190,7 +195,7 @@ impl Slices {
     pub fn set(&mut self, name: &str, new: Option<Arc<ResourceSlice>>) -> Option<Arc<ResourceSlice>> {
         let old = self.by_name.remove(name);
         if let Some(old) = &old {
-            match old.node() {
+            match old.only_node() {
                 Some(node) => take(&mut self.on_node, node, name),
                 None => drop(self.shared.remove(name)),
             }
@@ -198,7 +203,7 @@ impl Slices {
         }
         if let Some(new) = new {
             let (slice, name) = (Arc::new(Slice::new(new)), name.to_owned());
-            let same_place = match slice.node() {
+            let same_place = match slice.only_node() {
                 Some(node) => self.on_node.entry(node.to_owned()).or_default(),
                 None => &mut self.shared,
             };
@@ -217,7 +222,7 @@ impl Slices {
     }
 
     /// Returns the slices of a pool, ordered by name.
-    pub fn of_pool(&self, pool: &PoolId) -> impl Iterator<Item = &Slice> {
+    pub fn of_pool(&self, pool: &PoolId) -> impl Iterator<Item = &Slice> + Clone {
         self.by_pool.get(pool).into_iter().flat_map(BTreeMap::values).map(Arc::as_ref)
     }
 }

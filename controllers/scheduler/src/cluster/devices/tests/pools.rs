@@ -193,11 +193,7 @@ fn slices_of_another_node_hide_no_devices() {
     let by_node = vec![slice("s", "n", a.clone())];
     let by_zone = vec![
         with(with(slice("s", "n", a.clone()), json!({"spec": of_zone})), pool(1, 2)),
-        with(with(slice("t", "n", b.clone()), json!({"spec": elsewhere})), pool(1, 2)),
-    ];
-    let over_nodes = vec![
-        with(slice("s", "n", a.clone()), pool(1, 2)),
-        with(slice("t", "p", b), of_pool(1, 2, Value::Null)),
+        with(with(slice("t", "n", b), json!({"spec": elsewhere})), pool(1, 2)),
     ];
     let partitioned = partitions(&[("a", 4)]).to_vec();
     let covers = json!([{"name": "b", "consumesCounters": [{"counterSet": "none", "counters": {"units": {"value": "1"}}}]}]);
@@ -209,7 +205,7 @@ fn slices_of_another_node_hide_no_devices() {
         ("same with counters that do not exist", slice("z", "other", covers), of_pool(1, 1, Value::Null)),
         ("same with another number of slices", slice("z", "other", a), of_pool(1, 9, Value::Null)),
     ];
-    let pools = [("node", by_node), ("zone", by_zone), ("nodes", over_nodes), ("parts", partitioned)];
+    let pools = [("node", by_node), ("zone", by_zone), ("parts", partitioned)];
     for (what, slices) in &pools {
         assert_eq!(found(slices, &[], &[one()]), "r=a", "{what}");
         for (attack, slice, fields) in &attacks {
@@ -218,4 +214,10 @@ fn slices_of_another_node_hide_no_devices() {
             assert_eq!(found(&slices, &[], &[one()]), "r=a", "{what}: {attack}");
         }
     }
+    // A broken pool of another node does not keep requests for all devices from this one's.
+    let twice = json!([{"name": "set", "counters": {}}, {"name": "set", "counters": {}}]);
+    let fields = with(of_pool(1, 1, twice), json!({"spec": {"pool": {"name": "z"}}}));
+    let slices = [slice("s", "n", json!([{"name": "a"}])), with(slice("z", "other", Value::Null), fields)];
+    let whole = claim("x", json!([{"name": "r", "exactly": all()}]));
+    assert_eq!(found(&slices, &[], &[whole]), "r=a");
 }
