@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use apiserver_structural::Patterns;
 use kube_cel::cel::Value as Cel;
 use kube_cel::cel::objects::{Key, Map};
 
 use super::admission::devices;
 use super::eval::evaluate_open;
 use super::functions::{self, text, type_of};
-use super::limits::{DEVICE_COST, SMALL_DEPTH};
-use super::{Fail, Node, compile, on_large_stack};
+use super::limits::{
+    COMPILED_A_MICRO, DEVICE_COST, ERROR_BYTES, LARGE_STACK_MICROS, READ_A_MICRO, SMALL_DEPTH,
+};
+use super::{Fail, Node, compile, counting, on_large_stack};
 
 /// The value of an attribute of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +109,29 @@ impl DeviceSelector {
     ///
     /// Returns why the text is no selector, in the words of Kubernetes.
     pub fn compile(source: &str) -> Result<Self, String> {
-        on_large_stack(|| {
+        Self::compile_timed(source).0
+    }
+
+    /// Returns what [`Self::compile`] does, and the time that it has taken, estimated in microseconds.
+    pub fn compile_timed(source: &str) -> (Result<Self, String>, u64) {
+        let read = || {
             let (node, checked) =
                 compile(source, &devices()).map_err(|error| format!("compilation failed: {error}"))?;
             super::admission::selects(&checked)?;
             Ok(Self(node))
-        })
+        };
+        let (compiled, bytes) = on_large_stack(|| {
+            let mut patterns = Patterns::default();
+            let compiled = counting(&mut patterns, read);
+            (compiled, patterns.bytes() as u64)
+        });
+        let compiled = compiled.map_err(|mut error: String| {
+            error.truncate(error.floor_char_boundary(ERROR_BYTES));
+            error.shrink_to_fit();
+            error
+        });
+        let micros = LARGE_STACK_MICROS + source.len() as u64 / READ_A_MICRO + bytes / COMPILED_A_MICRO;
+        (compiled, micros)
     }
 
     /// Returns `true` if the selector selects a device.
@@ -120,11 +140,25 @@ impl DeviceSelector {
     ///
     /// Returns why there is no answer: an error of the expression, or a cost beyond the limit.
     pub fn matches(&self, device: &DeviceValue) -> Result<bool, String> {
+        self.judge(device).0
+    }
+
+    /// Returns the answer of [`Self::matches`], and the time that it has taken, estimated in microseconds.
+    pub fn judge(&self, device: &DeviceValue) -> (Result<bool, String>, u64) {
         let evaluated = || {
             let open = [Arc::clone(&device.attributes), Arc::clone(&device.capacity)];
             evaluate_open(&self.0, &[("device", device.device.clone())], DEVICE_COST, &open)
         };
-        let evaluated = if self.0.depth <= SMALL_DEPTH { evaluated() } else { on_large_stack(evaluated) };
+        let (evaluated, micros) = if self.0.depth <= SMALL_DEPTH {
+            evaluated()
+        } else {
+            let (evaluated, micros) = on_large_stack(evaluated);
+            (evaluated, micros + LARGE_STACK_MICROS)
+        };
+        (Self::answer(evaluated), micros)
+    }
+
+    fn answer(evaluated: Result<Cel, Fail>) -> Result<bool, String> {
         match evaluated {
             Ok(Cel::Bool(selects)) => Ok(selects),
             Ok(other) => {
@@ -289,6 +323,55 @@ mod tests {
         assert_eq!(selects(&costly), Err("operation cancelled: actual cost limit exceeded".to_owned()));
         assert!(DeviceSelector::compile("device.driver").is_err());
         assert!(DeviceSelector::compile("device.").unwrap_err().starts_with("compilation failed: "));
+    }
+
+    #[test]
+    fn errors_that_quote_long_values_are_cut() {
+        // Nine doublings of 9 kB make 4.6 MB.
+        let mut text = format!("cel.bind(v0, '{}', ", "é".repeat(4500));
+        (1..10).for_each(|number| {
+            let before = number - 1;
+            text += &format!("cel.bind(v{number}, v{before} + v{before}, ");
+        });
+        let error = selects(&format!("{text}{{'x': true}}[v9]{}", ")".repeat(10))).unwrap_err();
+        assert!(error.starts_with("no such key: éé") && error.len() < 2048, "{} bytes", error.len());
+        let error = selects(&format!("{text}int(v9) == 1{}", ")".repeat(10))).unwrap_err();
+        assert!(error.len() < 2048, "{} bytes", error.len());
+        // A compiler's error shows the line with each fault.
+        let faults = format!("'{}' == '' && {}true", "x".repeat(2000), "a && ".repeat(100));
+        let error = DeviceSelector::compile(&faults).unwrap_err();
+        assert!(error.starts_with("compilation failed: ERROR: ") && error.len() < 2048, "{}", error.len());
+    }
+
+    #[test]
+    fn time_of_an_evaluation_grows_with_what_it_does() {
+        let micros = |source: &str| DeviceSelector::compile(source).unwrap().judge(&gpu()).1;
+        assert!(micros("device.driver == 'gpu.example.com'") <= 1);
+        let ones = "1,".repeat(4000);
+        let constants = micros(&format!("0 in [{ones}1]"));
+        assert!(constants >= 200, "constants cost nothing, but take {constants}");
+        let tens = "[0,1,2,3,4,5,6,7,8,9]";
+        let costly = format!("{}device.driver != ''{}", format!("{tens}.all(x, ").repeat(6), ")".repeat(6));
+        assert!(micros(&costly) >= 50_000, "as much as may be spent: {}", micros(&costly));
+        let deep = format!("device.driver{} != ''", " + ''".repeat(40));
+        assert!(micros(&deep) >= LARGE_STACK_MICROS, "a thread is made for it");
+    }
+
+    #[test]
+    fn time_to_compile_a_selector_grows_with_its_text_and_patterns() {
+        let micros = |source: &str| DeviceSelector::compile_timed(source).1;
+        let small = micros("device.driver == ''");
+        assert!(micros(&format!("device.driver == '{}'", "x".repeat(8000))) >= small + 1000);
+        let source = "device.driver.matches('^time[a-z]{100}of{50}[^x]{200}$')";
+        assert!(micros(source) >= small + 50);
+        let selector = DeviceSelector::compile(source).unwrap();
+        let [first, second] = [selector.judge(&gpu()).1, selector.judge(&gpu()).1];
+        assert!(first >= 50 && second < 50, "kept after the first use: {first}, {second}");
+        let many =
+            (0..9).map(|index| format!("device.driver.matches('{index}((([a-z]{{40}}){{40}}){{20}})')"));
+        let many: Vec<String> = many.collect();
+        let error = DeviceSelector::compile(&many.join(" || ")).unwrap_err();
+        assert!(error.contains("compil"), "{error}");
     }
 
     #[test]

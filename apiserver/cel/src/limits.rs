@@ -6,6 +6,18 @@ pub(crate) const EXPRESSION_BYTES: usize = 16 * 1024;
 pub(crate) const TREE_DEPTH: usize = 200;
 /// Depth up to which a selector is evaluated on the stack of the caller.
 pub(crate) const SMALL_DEPTH: usize = 32;
+/// Time that a deeper one takes longer, in microseconds: a thread is made for it.
+pub(crate) const LARGE_STACK_MICROS: u64 = 50;
+/// Bytes of an expression that are read in a microsecond.
+pub(crate) const READ_A_MICRO: u64 = 4;
+/// Units of cost, and nodes of an expression, that are evaluated in a microsecond: 50 ns each.
+pub(crate) const COSTS_A_MICRO: u64 = 20;
+/// Values that are visited in a microsecond.
+pub(crate) const LOOKS_A_MICRO: u64 = 500;
+/// Bytes that are written in a microsecond.
+pub(crate) const BYTES_A_MICRO: u64 = 1000;
+/// Bytes of patterns that are compiled in a microsecond: 8 MiB take some 80 ms.
+pub(crate) const COMPILED_A_MICRO: u64 = 100;
 /// Maximum nesting of brackets and conditionals; each level takes the parser some ten frames.
 pub(crate) const NESTING: usize = 64;
 /// Stack of the thread that reads expressions: 200 levels of 10 frames, 2 KiB each without optimization, and
@@ -19,6 +31,8 @@ pub(crate) const REPORT: usize = 64 * 1024;
 pub(crate) const RULES_NAMED: usize = 4;
 /// Maximum length of a message that an expression makes.
 pub(crate) const MESSAGE_BYTES: usize = 5 * 1024;
+/// Maximum length of the error of an evaluation.
+pub(crate) const ERROR_BYTES: usize = 1024;
 /// Maximum number of parts of a type.
 pub(crate) const TYPE_PARTS: usize = 1000;
 /// Maximum number of parts of the schema of a kind, with all that it refers to: a Deployment has 2,500, and each takes

@@ -1,7 +1,7 @@
 //! Patterns that expressions match texts with, which are kept for the next time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use regex::Regex;
 
@@ -23,9 +23,20 @@ pub fn size(text: &str) -> usize {
     known_pattern(text).1
 }
 
+/// Returns `true` if a pattern is kept compiled.
+pub fn is_kept(text: &str) -> bool {
+    lock().0.contains_key(text)
+}
+
+/// The patterns that are kept, and their size together.
+type Kept = (BTreeMap<String, Compiled>, usize);
+
+fn lock() -> MutexGuard<'static, Kept> {
+    static KNOWN: Mutex<Kept> = Mutex::new((BTreeMap::new(), 0));
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn known_pattern(text: &str) -> Compiled {
-    static KNOWN: Mutex<(BTreeMap<String, Compiled>, usize)> = Mutex::new((BTreeMap::new(), 0));
-    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(compiled) = lock().0.get(text) {
         return compiled.clone();
     }

@@ -90,6 +90,11 @@ impl Patterns {
         self.known.insert(text.to_owned(), fault.clone());
         fault
     }
+
+    /// Returns about how many bytes the expressions have taken so far.
+    pub fn bytes(&self) -> usize {
+        self.spent
+    }
 }
 
 /// Compiles an expression within bounds; the error describes its fault.

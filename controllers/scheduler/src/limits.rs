@@ -36,11 +36,17 @@ pub const STATUS_ATTEMPTS: usize = 64;
 pub const FLIGHT_EVENTS: usize = 16_384;
 /// Selectors of devices that are kept compiled.
 pub const SELECTORS: usize = 1024;
-/// Selectors whose answers are remembered for each slice of devices: an answer takes 24 bytes, and a slice has up to 128
-/// devices.
-pub const SLICE_ANSWERS: usize = 32;
-/// Steps of a search for devices that take a millisecond, or less.
+/// Length of their texts together: the tree of a selector takes some 50 bytes for each byte of its text.
+pub const SELECTOR_BYTES: usize = 1 << 20;
+/// Selectors whose answers are remembered for each slice of devices: an answer takes a byte, and a slice has up to 128 devices.
+/// A claim that has more of them for the same devices has some evaluated again.
+pub const SLICE_ANSWERS: usize = 64;
+/// Devices that one search keeps as selectors see them: each takes up to some 10 kB.
+pub const DEVICE_VALUES: usize = 1024;
+/// Steps of a search for devices that take about a millisecond.
 pub const SEARCH_STEPS: u64 = 1000;
+/// Bytes of a selector that are compared in a step with those that are kept.
+pub const TEXT_A_STEP: u64 = 1024;
 /// Devices and requests that one search can go through: each takes some frames of the stack.
 pub const SEARCH_DEPTH: usize = 512;
 /// Attempts to write a claim that others write at the same time, as in kube-scheduler.

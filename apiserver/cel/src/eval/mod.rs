@@ -15,6 +15,7 @@ use crate::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use crate::functions::lists::sorted;
 use crate::functions::operators::{key, operator};
 use crate::functions::{self, no_overload, opened, optional, size, type_value};
+use crate::limits::ERROR_BYTES;
 use crate::types::declare::overloads;
 use spent::{Effort, constant_only, cost_before};
 
@@ -27,8 +28,13 @@ pub enum Fail {
     Limit,
 }
 
+/// An error quotes values of any length: only its beginning is kept, as many errors may be held at one time.
 impl From<String> for Fail {
-    fn from(text: String) -> Self {
+    fn from(mut text: String) -> Self {
+        if text.len() > ERROR_BYTES {
+            text.truncate(text.floor_char_boundary(ERROR_BYTES));
+            text.shrink_to_fit();
+        }
         Self::Error(text)
     }
 }
@@ -43,13 +49,16 @@ pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluate
 }
 
 /// Evaluates an expression at a cost of at most `limit`. Each key that an `open` map does not have leads to an empty map.
+/// Also returns the time that it has taken, estimated in microseconds.
 pub(crate) fn evaluate_open(
     node: &Node,
     variables: &[(&str, Cel)],
     limit: u64,
     open: &[Values],
-) -> Evaluated {
-    Run::new(variables, limit, open).node(node)
+) -> (Evaluated, u64) {
+    let mut run = Run::new(variables, limit, open);
+    let given = run.node(node);
+    (given, run.effort.micros(run.spent.min(limit)))
 }
 
 /// Evaluates the expressions that are made of constants alone, as is done before everything else; the error
@@ -153,6 +162,7 @@ impl<'e> Run<'e> {
     }
 
     fn counted(&mut self, node: &'e Node) -> Evaluated {
+        self.effort.of_node();
         match &node.expr {
             Expr::Literal(literal) => Ok(constant(literal)),
             Expr::Ident(name) => self.ident(name),
@@ -215,7 +225,7 @@ impl<'e> Run<'e> {
                 value
             }
             None if is_type(name) => Ok(type_value(name)),
-            None => Err(Fail::Error(format!("no such attribute(s): {name}"))),
+            None => Err(format!("no such attribute(s): {name}").into()),
         }
     }
 
@@ -248,7 +258,7 @@ impl<'e> Run<'e> {
         match found {
             found if is_optional => Ok(optional(found)),
             Some(found) => Ok(found),
-            None => Err(Fail::Error(format!("no such key: {}", select.field))),
+            None => Err(format!("no such key: {}", select.field).into()),
         }
     }
 
@@ -292,11 +302,12 @@ impl<'e> Run<'e> {
             args.push(self.node(argument)?);
         }
         self.effort.of_call(name, &args)?;
-        if let ("matches" | "find" | "findAll", [_, Cel::String(pattern), ..]) = (name, args.as_slice())
-            && !call.args.first().is_some_and(constant_only)
-        {
-            let cost = self.effort.of_pattern(pattern);
-            self.spend(cost)?;
+        if let ("matches" | "find" | "findAll", [_, Cel::String(pattern), ..]) = (name, args.as_slice()) {
+            self.effort.of_compilation(pattern);
+            if !call.args.first().is_some_and(constant_only) {
+                let cost = self.effort.of_pattern(pattern);
+                self.spend(cost)?;
+            }
         }
         let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
         let before = if membership { Some(0) } else { cost_before(name, &args) };
@@ -305,7 +316,7 @@ impl<'e> Run<'e> {
             Some(empty) => Ok(empty),
             None => operator(name, &args).unwrap_or_else(|| functions::call(name, target.is_some(), &args)),
         };
-        let given = given.map_err(Fail::Error)?;
+        let given = given.map_err(Fail::from)?;
         self.effort.of_result(name, &args, &given)?;
         if before.is_none() {
             self.spend(times(size(&given), 2.0 * TRAVERSAL))?;
@@ -424,7 +435,7 @@ impl<'e> Run<'e> {
                 let Cel::Map(entry) = each? else { return Err(no_overload().into()) };
                 for (key, value) in entry.map.iter() {
                     if made.map.insert(key.clone(), value.clone()).is_some() {
-                        return Err(Fail::Error(format!("insert failed: key {key} already exists")));
+                        return Err(format!("insert failed: key {key} already exists").into());
                     }
                 }
             }
@@ -455,7 +466,7 @@ impl Made {
             (Form::ExistsOne, None) => Ok(Cel::Bool(self.count == 1)),
             (Form::List | Form::Filter, None) => Ok(Cel::List(Arc::new(self.list))),
             (Form::Map | Form::Entries, None) => Ok(Cel::Map(Map { map: Arc::new(self.map) })),
-            (Form::SortBy, None) => sorted(self.keyed).map_err(Fail::Error),
+            (Form::SortBy, None) => sorted(self.keyed).map_err(Fail::from),
         }
     }
 }

@@ -10,7 +10,10 @@ use super::Fail;
 use crate::ast::{Expr, Node};
 use crate::cost::{AUTHORIZATION, LIST, PATTERN, TRAVERSAL, pairwise, times};
 use crate::functions::{opened, size};
-use crate::limits::{ARGUMENT_VALUES, MADE_BYTES, VISITED_VALUES};
+use crate::limits::{
+    ARGUMENT_VALUES, BYTES_A_MICRO, COMPILED_A_MICRO, COSTS_A_MICRO, LOOKS_A_MICRO, MADE_BYTES,
+    VISITED_VALUES,
+};
 use crate::patterns;
 
 /// Functions that do not look into what lists and maps hold.
@@ -49,6 +52,10 @@ const PIECE: usize = 96;
 pub struct Effort {
     looks: u64,
     made: usize,
+    /// Nodes that were evaluated, among them constants, which cost nothing.
+    nodes: u64,
+    /// Bytes of patterns that were compiled.
+    compiled: u64,
     /// The non-constant patterns that were paid for.
     patterns: BTreeSet<String>,
 }
@@ -63,6 +70,27 @@ impl Effort {
         }
         self.patterns.insert(text.to_owned());
         (patterns::size(text) / COMPILED) as u64
+    }
+
+    /// Accounts for the compilation of a pattern, constant or not, unless it is kept compiled.
+    pub fn of_compilation(&mut self, text: &str) {
+        if !patterns::is_kept(text) {
+            self.compiled = self.compiled.saturating_add(patterns::size(text) as u64);
+        }
+    }
+
+    /// Accounts for a node before it is evaluated.
+    pub fn of_node(&mut self) {
+        self.nodes += 1;
+    }
+
+    /// Returns the time that an evaluation with this cost has taken so far, estimated in microseconds.
+    pub fn micros(&self, cost: u64) -> u64 {
+        cost / COSTS_A_MICRO
+            + self.nodes / COSTS_A_MICRO
+            + self.looks / LOOKS_A_MICRO
+            + self.made as u64 / BYTES_A_MICRO
+            + self.compiled / COMPILED_A_MICRO
     }
 
     /// Accounts for a function before it is called. A value of a short expression can be large: values are

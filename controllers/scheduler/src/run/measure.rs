@@ -50,7 +50,7 @@ impl Scheduler {
     /// Begins an attempt.
     pub(super) fn begin(&mut self) {
         // Some taints of devices and some claims depend on the time.
-        self.cluster.devices.now = Some(self.ambient.now());
+        self.cluster.devices.begin(self.ambient.now());
         let times_plugins = self.measured.times_plugins();
         self.meter.begin(times_plugins);
     }

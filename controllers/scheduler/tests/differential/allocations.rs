@@ -5,8 +5,6 @@
 //! of devices that are shared have ` shared` at the end of their names, in place of an id for the share.
 //! `SCHEDULER_ALLOCATIONS=FILE` replays another file.
 
-use std::cell::Cell;
-
 use apiserver_client::ObjectKey;
 use controllers_scheduler::cluster::devices::{Offer, Target, Trouble, allocation, search};
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
@@ -45,9 +43,10 @@ fn choose(case: &Value) -> Value {
     let open: Vec<&ResourceClaim> = claims.into_iter().filter(|claim| allocation(claim).is_none()).collect();
     let mut answer = json!({});
     for node in cluster.nodes() {
-        let (target, steps) = (Target { name: &node.name, labels: &node.labels }, Cell::new(1_000_000));
-        let offer =
-            Offer { devices: &cluster.devices, classes: &cluster.device_classes, target, steps: &steps };
+        let target = Target { name: &node.name, labels: &node.labels };
+        cluster.devices.steps.reset();
+        let (devices, classes) = (&cluster.devices, &cluster.device_classes);
+        let offer = Offer { devices, classes, target, steps: 1_000_000 };
         answer[&*node.name] = match search(offer, &open) {
             Ok(found) => found.map_or(Value::Null, |found| shown(found.results().unwrap())),
             Err(Trouble::OnNode(why)) => json!(format!("node: {why}")),
@@ -74,11 +73,26 @@ fn plain(value: &mut Value) {
     }
 }
 
+/// Returns `true` if a node has written a newer slice into a pool that others have slices of too. In kube-scheduler it may hide
+/// the devices of those, which is meant to differ.
+fn is_hidden_by_a_node(case: &Value) -> bool {
+    let slices: Vec<&Value> =
+        case["resourceSlices"].as_array().into_iter().flatten().map(|s| &s["spec"]).collect();
+    let generation = |slice: &Value| slice["pool"]["generation"].as_i64();
+    slices.iter().filter(|newer| newer["nodeName"].is_string()).any(|newer| {
+        slices.iter().any(|older| {
+            (&older["driver"], &older["pool"]["name"]) == (&newer["driver"], &newer["pool"]["name"])
+                && older["nodeName"] != newer["nodeName"]
+                && generation(older) < generation(newer)
+        })
+    })
+}
+
 #[test]
 fn devices_are_chosen_as_kube_scheduler_chooses_them() {
     let given = variable("SCHEDULER_ALLOCATIONS");
     let least = if given.is_some() { 1 } else { LEAST };
-    let (mut cases, mut found, mut different) = (0, 0, Vec::new());
+    let (mut cases, mut found, mut meant, mut different) = (0, 0, 0, Vec::new());
     replay_lines(&given.unwrap_or_else(|| RECORDED.to_owned()), |mut line| {
         let case = line["case"].take();
         let (mut expected, mut actual) = (line["allocations"].take(), choose(&case));
@@ -86,11 +100,17 @@ fn devices_are_chosen_as_kube_scheduler_chooses_them() {
         cases += 1;
         plain(&mut expected);
         plain(&mut actual);
-        if expected != actual {
+        if expected != actual && is_hidden_by_a_node(&case) {
+            meant += 1;
+        } else if expected != actual {
             different.push(format!("{}\n  kube-scheduler {expected}\n  ours           {actual}", case["id"]));
         }
     });
     assert!(cases >= least && found > 0, "only {cases} cases were compared");
+    assert!(
+        meant <= cases / 100,
+        "{meant} of {cases} cases differ because of what a node says of others' pools"
+    );
     let (count, first) = (different.len(), different.iter().take(5).cloned().collect::<Vec<_>>().join("\n"));
     assert_eq!(count, 0, "{count} of {cases} cases differ:\n{first}");
 }

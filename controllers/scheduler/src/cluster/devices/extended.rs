@@ -53,9 +53,9 @@ impl Place<'_> {
         let amount = requests.and_then(|requests| quantity::read(requests.get(resource)?));
         let amount = amount.filter(|amount| amount.is_integer()).map_or(0, quantity::Quantity::value);
         let (Some(requests), true) = (requests, amount != 0) else { return (None, mappings) };
-        let mut sum = 0;
+        let mut sum = 0_i64;
         for other in later.iter().flatten() {
-            sum += other.count;
+            sum = sum.saturating_add(other.count);
             mappings.push(self.mapping(resource, &other.name));
             if sum >= amount {
                 return (None, mappings);
@@ -64,7 +64,7 @@ impl Place<'_> {
         let place = requests.keys().position(|name| name == resource).unwrap_or_default();
         let name = format!("container-{}-request-{place}", self.index);
         mappings.push(self.mapping(resource, &name));
-        (Some(Own { name, count: amount - sum }), mappings)
+        (Some(Own { name, count: amount.saturating_sub(sum) }), mappings)
     }
 }
 

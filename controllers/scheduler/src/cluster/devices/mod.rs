@@ -14,6 +14,7 @@ mod result;
 mod search;
 mod selectors;
 mod slices;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tolerations;
@@ -36,6 +37,7 @@ pub use self::request::requests;
 pub use self::search::{Offer, Search, Trouble, search};
 use self::selectors::Selectors;
 use self::slices::Slices;
+use self::steps::Steps;
 use crate::pod::PodInfo;
 
 /// Claims and devices. The devices in use are counted claim by claim, as these change.
@@ -51,6 +53,8 @@ pub struct Devices {
     in_flight: BTreeMap<String, InFlight>,
     /// The time of the attempt; `None` if no wait is to be taken for too long.
     pub now: Option<Timestamp>,
+    /// Steps that the searches of the attempt have taken.
+    pub steps: Steps,
     /// The lists of claims, slices and classes are awaited.
     pub are_awaited: bool,
 }
@@ -77,6 +81,12 @@ fn maker(claim: &ResourceClaim) -> Option<Uid> {
 }
 
 impl Devices {
+    /// Begins an attempt.
+    pub fn begin(&mut self, now: Timestamp) {
+        self.now = Some(now);
+        self.steps.reset();
+    }
+
     pub fn claim(&self, key: &ObjectKey) -> Option<&Arc<ResourceClaim>> {
         self.claims.get(key)
     }

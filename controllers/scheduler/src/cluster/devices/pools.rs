@@ -25,6 +25,8 @@ pub enum State {
 pub struct Pool<'a> {
     pub id: &'a PoolId,
     pub state: State,
+    /// All that the node needs of the pool was written for other nodes: counters.
+    pub is_elsewhere: bool,
     /// Slices with devices that the node can use, ordered by name.
     pub slices: Vec<&'a Slice>,
     /// The other slices, whose devices take shared counters too.
@@ -56,13 +58,16 @@ impl Target<'_> {
         self.has_access(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref())
     }
 
-    /// Returns `true` if a slice has something to do with the node. One with counters has: they decide about the devices
-    /// of other slices.
+    /// Returns `true` if a slice is another node's.
+    fn is_foreign(&self, slice: &Slice) -> bool {
+        slice.node().is_some_and(|node| node != self.name)
+    }
+
+    /// Returns `true` if a slice has something to do with the node. One with counters has: they decide about the devices of
+    /// other slices.
     fn needs(&self, slice: &Slice) -> bool {
         let spec = slice.spec();
-        let says = spec.node_name.as_deref().is_some_and(|name| !name.is_empty())
-            || spec.all_nodes == Some(true)
-            || spec.node_selector.is_some();
+        let says = slice.node().is_some() || spec.all_nodes == Some(true) || spec.node_selector.is_some();
         if !slice.counter_sets.is_empty() {
             true
         } else if says {
@@ -79,44 +84,77 @@ impl Target<'_> {
 pub fn gather<'a>(slices: &'a Slices, in_use: &'a InUse, target: Target<'_>) -> Vec<Pool<'a>> {
     let mut pools: BTreeMap<&PoolId, Vec<&Slice>> = BTreeMap::new();
     for slice in slices.for_node(target.name).filter(|slice| target.needs(slice)) {
-        let generation = |slice: &Slice| slice.spec().pool.generation;
-        let known = pools.entry(&slice.pool).or_default();
-        match known.first().map(|first| generation(first)) {
-            Some(newest) if generation(slice) < newest => {}
-            Some(newest) if generation(slice) > newest => *known = vec![slice],
-            _ => known.push(slice),
-        }
+        pools.entry(&slice.pool).or_default().push(slice);
     }
-    let pools = pools.into_iter().filter_map(|(id, own)| pool(id, own, slices, in_use));
+    let pools = pools.into_iter().filter_map(|(id, own)| {
+        let (own, others) = parts(id, own, slices, target)?;
+        Some(pool(id, own, others, in_use, target))
+    });
     let (to_prepare, ready): (Vec<_>, Vec<_>) = pools.partition(has_binding_conditions);
     ready.into_iter().chain(to_prepare).collect()
 }
 
-/// Returns a pool with these slices of its newest generation that the node has to do with; `None` if there is a newer
+/// The slices of a pool that the node does not need; `None` if the pool is not whole.
+type Others<'a> = Option<Vec<&'a Slice>>;
+
+/// Returns the slices of a pool's newest generation, those that the node needs and the others; `None` if there is a newer
 /// generation, which the node has nothing to do with.
+///
+/// A node may write slices of its own, of any pool, generation and number of slices, with counters or not. Those of other nodes
+/// therefore count only if the pool is not whole without them.
+fn parts<'a>(
+    id: &PoolId,
+    needed: Vec<&'a Slice>,
+    slices: &'a Slices,
+    target: Target<'_>,
+) -> Option<(Vec<&'a Slice>, Others<'a>)> {
+    let own = newest(needed.iter().copied().filter(|slice| !target.is_foreign(slice)));
+    if !own.is_empty()
+        && let Some(Some(others)) = beside(&own, slices.of_pool(id).filter(|slice| !target.is_foreign(slice)))
+    {
+        return Some((own, Some(others)));
+    }
+    let own = newest(needed.into_iter());
+    let others = beside(&own, slices.of_pool(id))?;
+    Some((own, others))
+}
+
+/// Returns the slices of the newest generation.
+fn newest<'a>(slices: impl Iterator<Item = &'a Slice> + Clone) -> Vec<&'a Slice> {
+    let generation = |slice: &Slice| slice.spec().pool.generation;
+    let newest = slices.clone().map(generation).max();
+    slices.filter(|slice| Some(generation(slice)) == newest).collect()
+}
+
+/// Returns the slices of a pool beside those that the node needs, which are of one generation; `None` if there is a newer one.
+fn beside<'a>(own: &[&'a Slice], all: impl Iterator<Item = &'a Slice> + Clone) -> Option<Others<'a>> {
+    let pool = &own.first()?.spec().pool;
+    let count = usize::try_from(pool.resource_slice_count).ok();
+    if count == Some(own.len()) {
+        return Some(Some(Vec::new()));
+    }
+    if all.clone().any(|slice| slice.spec().pool.generation > pool.generation) {
+        return None;
+    }
+    let same: Vec<&Slice> = all.filter(|slice| slice.spec().pool.generation == pool.generation).collect();
+    if count != Some(same.len()) {
+        return Some(None);
+    }
+    let known: BTreeSet<&str> = own.iter().map(|slice| slice.name()).collect();
+    Some(Some(same.into_iter().filter(|slice| !known.contains(slice.name())).collect()))
+}
+
+/// Returns a pool with these slices of its newest generation that the node needs, and the others.
 fn pool<'a>(
     id: &'a PoolId,
     mut own: Vec<&'a Slice>,
-    slices: &'a Slices,
+    others: Others<'a>,
     in_use: &'a InUse,
-) -> Option<Pool<'a>> {
-    let pool = &own.first()?.spec().pool;
-    let (generation, count) = (pool.generation, usize::try_from(pool.resource_slice_count).ok());
-    let mut others = Vec::new();
-    let mut state = State::Usable;
-    if count != Some(own.len()) {
-        if slices.of_pool(id).any(|slice| slice.spec().pool.generation > generation) {
-            return None;
-        }
-        let all = slices.of_pool(id).filter(|slice| slice.spec().pool.generation == generation);
-        let all: Vec<&Slice> = all.collect();
-        if count != Some(all.len()) {
-            (state, own) = (State::Incomplete, Vec::new());
-        } else {
-            let known: BTreeSet<&str> = own.iter().map(|slice| slice.name()).collect();
-            others = all.into_iter().filter(|slice| !known.contains(slice.name())).collect();
-        }
-    }
+    target: Target<'_>,
+) -> Pool<'a> {
+    let is_elsewhere = own.iter().all(|slice| target.is_foreign(slice));
+    let mut state = if others.is_some() { State::Usable } else { State::Incomplete };
+    let mut others = others.unwrap_or_default();
     own.sort_by_key(|slice| slice.name());
     let mut counters = BTreeMap::new();
     let mut is_valid = true;
@@ -131,7 +169,7 @@ fn pool<'a>(
     if state != State::Usable {
         (own, others) = (Vec::new(), Vec::new());
     }
-    Some(Pool { id, state, slices: own, others, counters, used: in_use.of(id) })
+    Pool { id, state, is_elsewhere, slices: own, others, counters, used: in_use.of(id) }
 }
 
 fn has_unique_names(slices: &[&Slice]) -> bool {

@@ -1,9 +1,11 @@
 //! The search for devices on one node: claim by claim, request by request, device by device, back to the last choice where it
 //! leads nowhere. The first solution counts, so the order of the choices is that of kube-scheduler.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use apiserver_cel::DeviceValue;
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::resource::v1::{Device, DeviceSelector, ResourceClaim};
 
@@ -79,8 +81,23 @@ pub struct Offer<'a> {
     pub devices: &'a Devices,
     pub classes: &'a DeviceClasses,
     pub target: Target<'a>,
-    /// Steps that searches may still take.
-    pub steps: &'a Cell<u64>,
+    /// Steps that the searches of an attempt may take together.
+    pub steps: u64,
+}
+
+impl Offer<'_> {
+    /// Counts steps that are about to be taken, or were.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Trouble::TooLong`] if none were left.
+    fn take_steps(&self, steps: u64) -> Result<(), Trouble> {
+        if self.devices.steps.taken() >= self.steps {
+            return Err(Trouble::TooLong);
+        }
+        self.devices.steps.take(steps);
+        Ok(())
+    }
 }
 
 /// A search, and after its success the devices that were found.
@@ -100,6 +117,8 @@ pub struct Search<'a> {
     shared: BTreeMap<Place, (Amounts, usize)>,
     /// Numbers of the first device of each slice, by pool.
     first_numbers: Vec<Vec<usize>>,
+    /// Devices as selectors see them, by number.
+    values: RefCell<BTreeMap<usize, Rc<Result<DeviceValue, String>>>>,
     depth: usize,
 }
 
@@ -109,6 +128,7 @@ pub struct Search<'a> {
 ///
 /// Returns why nothing can be said.
 pub fn search<'a>(offer: Offer<'a>, claims: &'a [&'a ResourceClaim]) -> Result<Option<Search<'a>>, Trouble> {
+    offer.take_steps(1)?;
     let pools = gather(&offer.devices.slices, &offer.devices.in_use, offer.target);
     let mut search = Search {
         offer,
@@ -121,6 +141,7 @@ pub fn search<'a>(offer: Offer<'a>, claims: &'a [&'a ResourceClaim]) -> Result<O
         counters: CounterUse::default(),
         alone: BTreeMap::new(),
         shared: BTreeMap::new(),
+        values: RefCell::default(),
         depth: 0,
     };
     for claim in claims {
@@ -210,6 +231,7 @@ impl<'a> Search<'a> {
                 ": could not retrieve device class {class}: deviceclass.resource.k8s.io {class:?} not found"
             )));
         };
+        self.offer.take_steps(1)?;
         let devices = self.pools.iter().flat_map(|pool| &pool.slices).map(|slice| slice.devices.len()).sum();
         let mut asked =
             Asked { request, class, count: 0, all: Vec::new(), matches: vec![Cell::default(); devices] };
@@ -235,13 +257,15 @@ impl<'a> Search<'a> {
                 State::Incomplete => Some("being updated"),
                 State::Invalid => Some("invalid"),
             };
-            if let Some(state) = state {
+            // A pool of another node has no devices for this one, whatever becomes of it.
+            if let Some(state) = state.filter(|_| !pool.is_elsewhere) {
                 return Err(text(format!(
                     ": asks for all devices, but resource pool {}/{} is currently {state}",
                     pool.id.driver, pool.id.pool
                 )));
             }
             for place in places(index, pool) {
+                self.offer.take_steps(1)?;
                 if self.matches(asked, claim, place)? && self.has_room(asked, place) {
                     all.push(place);
                 }
@@ -255,9 +279,13 @@ impl<'a> Search<'a> {
         self.pools[place.pool].slices[place.slice].source(place.device)
     }
 
+    fn number(&self, place: Place) -> usize {
+        self.first_numbers[place.pool][place.slice] + place.device
+    }
+
     /// Returns `true` if a device is one that the request asks for, and the node can use it.
     fn matches(&self, asked: &Asked<'a>, claim: &ResourceClaim, place: Place) -> Result<bool, Trouble> {
-        let number = self.first_numbers[place.pool][place.slice] + place.device;
+        let number = self.number(place);
         if let Some(known) = asked.matches[number].get() {
             return Ok(known);
         }
@@ -288,14 +316,40 @@ impl<'a> Search<'a> {
             let fails = |what: &str, error: &str| {
                 Trouble::Fails(format!("{}: selector #{index}: CEL {what} error: {error}", owner()))
             };
-            let answers = slice.answers(expression, &self.offer.devices.selectors);
-            match &answers.map_err(|error| fails("compile", &error))?[place.device] {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => return Err(fails("runtime", error)),
+            let (compiled, steps) = self.offer.devices.selectors.compiled(expression);
+            self.offer.take_steps(steps)?;
+            let compiled = compiled.map_err(|error| fails("compile", &error))?;
+            let answer = match slice.remembered(place.device, compiled.number) {
+                Some(known) => Ok(known),
+                None => {
+                    let value = self.value(place)?;
+                    let (answer, steps) = slice.answer(place.device, &compiled, &value);
+                    self.offer.take_steps(steps)?;
+                    answer
+                }
+            };
+            if !answer.map_err(|error| fails("runtime", &error))? {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Returns a device as selectors see it.
+    fn value(&self, place: Place) -> Result<Rc<Result<DeviceValue, String>>, Trouble> {
+        let mut values = self.values.borrow_mut();
+        let number = self.number(place);
+        if let Some(known) = values.get(&number) {
+            return Ok(Rc::clone(known));
+        }
+        let (value, steps) = self.pools[place.pool].slices[place.slice].value(place.device);
+        self.offer.take_steps(steps)?;
+        if values.len() >= limits::DEVICE_VALUES {
+            values.pop_first();
+        }
+        let value = Rc::new(value);
+        values.insert(number, Rc::clone(&value));
+        Ok(value)
     }
 
     fn has_room(&self, asked: &Asked<'a>, place: Place) -> bool {
@@ -318,9 +372,7 @@ impl<'a> Search<'a> {
     }
 
     fn step(&self) -> Result<(), Stop> {
-        let left = self.offer.steps.get().checked_sub(1).ok_or(Stop::Trouble(Trouble::TooLong))?;
-        self.offer.steps.set(left);
-        Ok(())
+        self.offer.take_steps(1).map_err(Stop::Trouble)
     }
 
     fn asked_at(&self, at: At) -> &Asked<'a> {
@@ -440,6 +492,9 @@ impl<'a> Search<'a> {
 
     /// Takes a device, unless it is not to be had.
     fn take(&mut self, at: At, place: Place) -> Result<bool, Stop> {
+        // Each constraint compares the name of the request with all that it is about.
+        let steps = self.constraints[at.claim].len() / 4;
+        self.offer.take_steps(steps as u64).map_err(Stop::Trouble)?;
         let (pool, source) = (&self.pools[place.pool], self.source(place));
         let slice: &'a Slice = pool.slices[place.slice];
         let device = &slice.devices[place.device];

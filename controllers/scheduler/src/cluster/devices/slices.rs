@@ -1,6 +1,6 @@
 //! The devices that drivers offer, by node and by pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_cel::{DeviceAttribute, DeviceValue};
@@ -8,7 +8,7 @@ use apiserver_meta::quantity::{self, Quantity};
 use k8s_openapi::api::resource::v1::{self, ResourceSlice, ResourceSliceSpec};
 
 use super::capacity::Capacity;
-use super::selectors::Selectors;
+use super::selectors::Compiled;
 use crate::limits;
 
 /// The name of a pool: pools of several drivers may have the same one.
@@ -20,8 +20,14 @@ pub struct PoolId {
 
 /// Amounts by counter.
 pub type Counters = BTreeMap<String, Quantity>;
-/// The answers of a selector for each device of a slice; an error is in the words of Kubernetes.
-pub type Answers = Arc<Vec<Result<bool, String>>>;
+
+/// The answers of a selector, as far as it was asked, for each device of a slice.
+#[derive(Debug)]
+struct Answers {
+    /// The number of the selector.
+    selector: u64,
+    by_device: Box<[Option<bool>]>,
+}
 
 /// A slice of a pool, with what allocation reads of it.
 #[derive(Debug)]
@@ -31,8 +37,8 @@ pub struct Slice {
     pub devices: Vec<Device>,
     /// Amounts of shared counters, by set.
     pub counter_sets: Vec<(String, Counters)>,
-    /// Answers of selectors, by their text.
-    answers: Mutex<BTreeMap<String, Answers>>,
+    /// Those of the selectors that were asked last.
+    answers: Mutex<VecDeque<Answers>>,
 }
 
 /// The parsed parts of a device.
@@ -87,34 +93,68 @@ impl Slice {
         &self.spec().devices.as_deref().unwrap_or_default()[device]
     }
 
-    /// Returns the only node that can use the devices.
-    fn node(&self) -> Option<&str> {
-        let name = self.spec().node_name.as_deref().filter(|name| !name.is_empty());
-        name.filter(|_| self.counter_sets.is_empty())
+    /// Returns the only node that the slice is for, which may have written it itself.
+    pub fn node(&self) -> Option<&str> {
+        self.spec().node_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Returns the answers of a selector for each device. They are remembered: a slice never changes.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the selector does not compile.
-    pub fn answers(&self, expression: &str, selectors: &Selectors) -> Result<Answers, String> {
-        let mut known = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answers) = known.get(expression) {
-            return Ok(Arc::clone(answers));
-        }
-        let selector = selectors.compiled(expression)?;
-        let devices = self.spec().devices.iter().flatten();
-        let answer = |device: &v1::Device| {
-            let value = value(&self.pool.driver, device)?;
-            selector.matches(&value)
+    /// Returns the only node that has to do with the slice: counters decide about the devices of other slices.
+    fn only_node(&self) -> Option<&str> {
+        self.node().filter(|_| self.counter_sets.is_empty())
+    }
+
+    /// Returns the answer of a selector for a device, or why there is none, in the words of Kubernetes; and the steps that this
+    /// takes. Answers are remembered, as a slice never changes; errors are not: they end a search.
+    pub fn answer(
+        &self,
+        device: usize,
+        selector: &Compiled,
+        value: &Result<DeviceValue, String>,
+    ) -> (Result<bool, String>, u64) {
+        let (answer, steps) = match value {
+            Ok(value) => selector.judge(value),
+            Err(error) => (Err(error.clone()), 0),
         };
-        let answers: Answers = Arc::new(devices.map(answer).collect());
-        if known.len() >= limits::SLICE_ANSWERS {
-            known.clear();
+        if let Ok(answer) = answer {
+            self.remember(device, selector.number, answer);
         }
-        known.insert(expression.to_owned(), Arc::clone(&answers));
-        Ok(answers)
+        (answer, steps)
+    }
+
+    /// Returns the answer that is remembered of a selector for a device.
+    pub fn remembered(&self, device: usize, selector: u64) -> Option<bool> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.iter().find(|one| one.selector == selector)?.by_device[device]
+    }
+
+    fn remember(&self, device: usize, selector: u64, answer: bool) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = answers.iter_mut().find(|one| one.selector == selector) {
+            one.by_device[device] = Some(answer);
+            return;
+        }
+        if answers.len() >= limits::SLICE_ANSWERS {
+            answers.pop_front();
+        }
+        let mut by_device = vec![None; self.devices.len()].into_boxed_slice();
+        by_device[device] = Some(answer);
+        answers.push_back(Answers { selector, by_device });
+    }
+
+    /// Returns the number of answers that are remembered.
+    #[cfg(test)]
+    pub fn answers(&self) -> usize {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.iter().flat_map(|one| &one.by_device).filter(|answer| answer.is_some()).count()
+    }
+
+    /// Returns a device as selectors see it, or why it cannot be seen, in the words of Kubernetes; and the steps that this
+    /// takes.
+    pub fn value(&self, device: usize) -> (Result<DeviceValue, String>, u64) {
+        let source = self.source(device);
+        let fields = source.attributes.as_ref().map_or(0, BTreeMap::len)
+            + source.capacity.as_ref().map_or(0, BTreeMap::len);
+        (value(&self.pool.driver, source), 1 + (fields / 4) as u64)
     }
 }
 
@@ -155,7 +195,7 @@ impl Slices {
     pub fn set(&mut self, name: &str, new: Option<Arc<ResourceSlice>>) -> Option<Arc<ResourceSlice>> {
         let old = self.by_name.remove(name);
         if let Some(old) = &old {
-            match old.node() {
+            match old.only_node() {
                 Some(node) => take(&mut self.on_node, node, name),
                 None => drop(self.shared.remove(name)),
             }
@@ -163,7 +203,7 @@ impl Slices {
         }
         if let Some(new) = new {
             let (slice, name) = (Arc::new(Slice::new(new)), name.to_owned());
-            let same_place = match slice.node() {
+            let same_place = match slice.only_node() {
                 Some(node) => self.on_node.entry(node.to_owned()).or_default(),
                 None => &mut self.shared,
             };
@@ -182,7 +222,7 @@ impl Slices {
     }
 
     /// Returns the slices of a pool, ordered by name.
-    pub fn of_pool(&self, pool: &PoolId) -> impl Iterator<Item = &Slice> {
+    pub fn of_pool(&self, pool: &PoolId) -> impl Iterator<Item = &Slice> + Clone {
         self.by_pool.get(pool).into_iter().flat_map(BTreeMap::values).map(Arc::as_ref)
     }
 }

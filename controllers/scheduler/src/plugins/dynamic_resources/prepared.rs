@@ -1,6 +1,6 @@
 //! The claims of a pod during one attempt.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,8 +31,6 @@ pub(super) struct Prepared<'a> {
     /// Those that the pod names.
     claims: Vec<&'a Arc<ResourceClaim>>,
     special: Special<'a>,
-    /// Steps that searches may still take.
-    steps: Cell<u64>,
     /// The last answer: who refuses a node is asked why.
     last: RefCell<Option<(NodeId, Result<(), Refusal>)>>,
 }
@@ -124,8 +122,7 @@ impl<'a> Prepared<'a> {
             .iter()
             .filter(|claim| allocation(claim).is_none())
             .try_for_each(|claim| check(claim, cluster))?;
-        let steps = Cell::new(args.steps());
-        Ok(Some(Self { args, pod, cluster, claims, special, steps, last: RefCell::default() }))
+        Ok(Some(Self { args, pod, cluster, claims, special, last: RefCell::default() }))
     }
 
     /// Returns the claims that the pod names.
@@ -208,8 +205,9 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Looks for the devices of the claims on a node, and shows them to `see`.
-    fn on<T>(&self, node: &Node, see: impl FnOnce(Found<'_, '_>) -> T) -> Result<T, Refusal> {
+    /// Looks for the devices of the claims on a node, and shows them to `see`. The searches of the attempt may take so many
+    /// steps.
+    fn on<T>(&self, node: &Node, steps: u64, see: impl FnOnce(Found<'_, '_>) -> T) -> Result<T, Refusal> {
         let made = self.made_on(node)?;
         if self.claims.is_empty() && made.is_none() {
             return Ok(see(Found { search: None, made: None }));
@@ -219,7 +217,7 @@ impl<'a> Prepared<'a> {
         let open: Vec<&ResourceClaim> = open.chain(made.as_ref().map(|(claim, _)| claim)).collect();
         let target = Target { name: &node.name, labels: &node.labels };
         let (devices, classes) = (&self.cluster.devices, &self.cluster.device_classes);
-        let offer = Offer { devices, classes, target, steps: &self.steps };
+        let offer = Offer { devices, classes, target, steps };
         let found = if open.is_empty() { None } else { Some(search(offer, &open)) };
         let found = match found {
             None => None,
@@ -227,7 +225,8 @@ impl<'a> Prepared<'a> {
             Some(Ok(None)) => return Err(Refusal::unresolvable("cannot allocate all claims")),
             Some(Err(Trouble::OnNode(why))) => return Err(Refusal::unresolvable(why)),
             Some(Err(Trouble::TooLong)) => {
-                return Err(failed(format!("node {}: timed out trying to allocate devices", node.name)));
+                // The same search would take as long again: only a change can help, so no back-off is worth its while.
+                return Err(Refusal::unresolvable("timed out trying to allocate devices"));
             }
             Some(Err(Trouble::Fails(why))) => return Err(failed(why)),
         };
@@ -245,7 +244,8 @@ impl<'a> Prepared<'a> {
 
     /// Returns how early the alternatives are that a node serves; 0 if no claim gets devices.
     pub fn score(&self, node: &Node) -> i64 {
-        self.on(node, |found| found.search.map_or(0, |search| self.score_of(search))).unwrap_or_default()
+        let score = |found: Found<'_, '_>| found.search.map_or(0, |search| self.score_of(search));
+        self.on(node, self.args.steps(), score).unwrap_or_default()
     }
 
     fn score_of(&self, search: &Search<'_>) -> i64 {
@@ -280,7 +280,9 @@ impl<'a> Prepared<'a> {
     ///
     /// Refuses if the node no longer has the devices.
     pub fn plan(&self, node: &Node) -> Result<Vec<ClaimPlan>, Refusal> {
-        let results = self.on(node, |found| {
+        // The node was found within the steps of the attempt, and may have taken the last of them.
+        let steps = self.args.steps();
+        let results = self.on(node, steps.saturating_add(steps / 10), |found| {
             let results = found.search.map(Search::results).transpose()?;
             Ok((results.unwrap_or_default(), found.made.cloned()))
         })?;
@@ -305,7 +307,7 @@ impl<'a> Prepared<'a> {
         {
             return verdict.clone();
         }
-        let verdict = self.on(node, |_| ());
+        let verdict = self.on(node, self.args.steps(), |_| ());
         *last = Some((node.id, verdict.clone()));
         verdict
     }

@@ -188,7 +188,7 @@ fn claims_must_ask_for_what_there_is() {
     let why = refusal(DynamicResources(args), &user(&["x"]), &cluster, "a").unwrap();
     assert_eq!(
         (why.code, why.message().as_str()),
-        (Code::Error, "node a: timed out trying to allocate devices")
+        (Code::Unresolvable, "timed out trying to allocate devices")
     );
 }
 
@@ -453,4 +453,36 @@ fn changes_wake_pods_whose_claims_they_concern() {
     assert_eq!(changed(&user(&["missing"])), Hint::Skip);
     assert_eq!(changed(&pod_of("q", json!({}))), Hint::Skip);
     assert!(allocation(&has).is_some() && allocation(&open).is_none());
+}
+
+#[test]
+fn searches_of_one_attempt_share_their_steps() {
+    let mut cluster = two_nodes();
+    let names: Vec<Value> = (0..100).map(|index| json!({"name": format!("d{index}")})).collect();
+    add_slice(&mut cluster, "a", json!(names));
+    let none = json!([{"cel": {"expression": "device.driver == 'none'"}}]);
+    let exactly =
+        json!({"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1, "selectors": none});
+    let requests = json!([{"name": "r", "exactly": exactly}]);
+    add(&mut cluster, &claim("x", json!({"spec": {"devices": {"requests": requests}}})));
+    add(&mut cluster, &claim("y", json!({})));
+    let args = DynamicResourcesArgs { filter_timeout: Duration::from_millis(2), ..Default::default() };
+    // An attempt to evict pods asks again for each of them.
+    let ask = |cluster: &Cluster| refusal(DynamicResources(args), &user(&["x"]), cluster, "a").unwrap();
+    let now = || "2026-01-01T00:00:00Z".parse().unwrap();
+    for _ in 0..2 {
+        cluster.devices.begin(now());
+        assert_eq!(ask(&cluster).message(), "cannot allocate all claims");
+        let asked = (0..40).find(|_| ask(&cluster).message() == "timed out trying to allocate devices");
+        assert!(asked.is_some(), "40 searches fit into {args:?}");
+        assert_eq!(ask(&cluster).code, Code::Unresolvable, "only a change helps");
+    }
+    // A node that was found with the last step can be reserved, but takes no more than a tenth of the steps.
+    let reserved = |cluster: &mut Cluster| {
+        DynamicResources(args).reserve(&user(&["y"]), NodeId::new(1), cluster).map(|plan| plan.is_some())
+    };
+    assert_eq!(reserved(&mut cluster), Ok(true));
+    cluster.devices.unreserve(&user(&["y"]));
+    cluster.devices.steps.take(1000);
+    assert_eq!(reserved(&mut cluster).unwrap_err().message(), "timed out trying to allocate devices");
 }

@@ -3,11 +3,12 @@
 //! rest.
 
 mod capacity;
+mod extended;
 mod pools;
 mod requests;
 mod state;
+mod work;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -80,17 +81,28 @@ fn devices(slices: &[Value], used: &[Value]) -> Devices {
 
 /// Returns the allocations of claims on the node `n`, which has the label `zone` `a`; the error is a text.
 fn allocate(devices: &Devices, claims: &[Value]) -> Result<Option<Vec<AllocationResult>>, String> {
+    allocate_within(devices, claims, 100_000).0
+}
+
+/// Returns the allocations of claims as [`allocate`] does, and the steps that are left of so many.
+fn allocate_within(
+    devices: &Devices,
+    claims: &[Value],
+    steps: u64,
+) -> (Result<Option<Vec<AllocationResult>>, String>, u64) {
     let claims: Vec<ResourceClaim> = claims.iter().map(|claim| from_value(claim.clone()).unwrap()).collect();
     let claims: Vec<&ResourceClaim> = claims.iter().collect();
-    let (classes, steps) = (classes(), Cell::new(100_000));
+    let classes = classes();
+    devices.steps.reset();
     let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
     let target = Target { name: "n", labels: &labels };
-    let offer = Offer { devices, classes: &classes, target, steps: &steps };
-    match search(offer, &claims) {
+    let offer = Offer { devices, classes: &classes, target, steps };
+    let results = match search(offer, &claims) {
         Ok(found) => found.map(|found| found.results()).transpose(),
         Err(Trouble::Fails(why) | Trouble::OnNode(why)) => Err(why),
         Err(Trouble::TooLong) => Err("too long".to_owned()),
-    }
+    };
+    (results, steps.saturating_sub(devices.steps.taken()))
 }
 
 /// Returns the devices of claims on the node `n` as `request=device`, claim by claim; `none` if there is no solution.

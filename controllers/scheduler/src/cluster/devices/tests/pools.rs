@@ -175,3 +175,49 @@ fn partitions_share_what_the_counters_of_their_pool_have() {
     let twice = json!({"spec": {"sharedCounters": [set.clone(), set]}});
     assert_eq!(found(&broken(twice), &[], &[one()]), invalid, "two sets of one name");
 }
+
+/// Returns fields of a slice: the name of its pool, the pool's generation and number of slices, and counters.
+fn of_pool(generation: i64, count: i64, counters: Value) -> Value {
+    let pool = json!({"name": "n", "generation": generation, "resourceSliceCount": count});
+    json!({"spec": {"pool": pool, "sharedCounters": counters}})
+}
+
+#[test]
+fn slices_of_another_node_hide_no_devices() {
+    let (a, b) = (json!([{"name": "a"}]), json!([{"name": "b"}]));
+    let set = json!([{"name": "set", "counters": {"units": {"value": "4"}}}]);
+    let of_zone = json!({"nodeName": null, "nodeSelector": {"nodeSelectorTerms":
+        [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}});
+    let elsewhere = json!({"nodeName": null, "nodeSelector": {"nodeSelectorTerms":
+        [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}});
+    let by_node = vec![slice("s", "n", a.clone())];
+    let by_zone = vec![
+        with(with(slice("s", "n", a.clone()), json!({"spec": of_zone})), pool(1, 2)),
+        with(with(slice("t", "n", b), json!({"spec": elsewhere})), pool(1, 2)),
+    ];
+    let partitioned = partitions(&[("a", 4)]).to_vec();
+    let covers = json!([{"name": "b", "consumesCounters": [{"counterSet": "none", "counters": {"units": {"value": "1"}}}]}]);
+    let attacks = [
+        ("newest with counters", slice("z", "other", Value::Null), of_pool(i64::MAX, 1, set.clone())),
+        ("newest with devices", slice("z", "other", a.clone()), of_pool(i64::MAX, 1, Value::Null)),
+        ("same with counters", slice("z", "other", Value::Null), of_pool(1, 1, set)),
+        ("same with devices", slice("z", "other", a.clone()), of_pool(1, 1, Value::Null)),
+        ("same with counters that do not exist", slice("z", "other", covers), of_pool(1, 1, Value::Null)),
+        ("same with another number of slices", slice("z", "other", a), of_pool(1, 9, Value::Null)),
+    ];
+    let pools = [("node", by_node), ("zone", by_zone), ("parts", partitioned)];
+    for (what, slices) in &pools {
+        assert_eq!(found(slices, &[], &[one()]), "r=a", "{what}");
+        for (attack, slice, fields) in &attacks {
+            let mut slices = slices.clone();
+            slices.push(with(slice.clone(), fields.clone()));
+            assert_eq!(found(&slices, &[], &[one()]), "r=a", "{what}: {attack}");
+        }
+    }
+    // A broken pool of another node does not keep requests for all devices from this one's.
+    let twice = json!([{"name": "set", "counters": {}}, {"name": "set", "counters": {}}]);
+    let fields = with(of_pool(1, 1, twice), json!({"spec": {"pool": {"name": "z"}}}));
+    let slices = [slice("s", "n", json!([{"name": "a"}])), with(slice("z", "other", Value::Null), fields)];
+    let whole = claim("x", json!([{"name": "r", "exactly": all()}]));
+    assert_eq!(found(&slices, &[], &[whole]), "r=a");
+}
