@@ -37,7 +37,7 @@ pub use lex::{Fault, is_reserved};
 pub use parse::parse;
 pub use types::Ty;
 pub use types::openapi::{Declaration, Document, Unresolved};
-pub use validate::counting;
+pub use validate::{bounded, counting};
 
 use crate::limits::{FAULTS, REPORT, STACK_BYTES};
 

@@ -18,6 +18,11 @@ pub fn counting<T>(patterns: &mut Patterns, read: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Reads expressions, such as all selectors of a claim, whose patterns together have the bound of a definition's.
+pub fn bounded<T>(read: impl FnOnce() -> T) -> T {
+    counting(&mut Patterns::default(), read)
+}
+
 /// Returns `true` if a constant argument makes a function fail whenever it is called.
 pub fn literal_fault(function: &str, text: &str) -> bool {
     match function {

@@ -21,7 +21,7 @@ pub(crate) static KIND: Kind = Kind {
 
 /// Errors of a DeviceClass.
 fn validate(object: &Value) -> Vec<FieldError> {
-    apiserver_cel::on_large_stack(|| errors(object))
+    apiserver_cel::on_large_stack(|| apiserver_cel::bounded(|| errors(object)))
 }
 
 fn errors(object: &Value) -> Vec<FieldError> {

@@ -53,7 +53,7 @@ fn to_v1beta1(claim: &mut Value) {
 
 /// Errors of a ResourceClaim.
 fn validate(object: &Value) -> Vec<FieldError> {
-    apiserver_cel::on_large_stack(|| errors(object))
+    apiserver_cel::on_large_stack(|| apiserver_cel::bounded(|| errors(object)))
 }
 
 fn errors(object: &Value) -> Vec<FieldError> {

@@ -56,7 +56,7 @@ fn to_v1beta1(template: &mut Value) {
 
 /// Errors of a ResourceClaimTemplate.
 fn validate(object: &Value) -> Vec<FieldError> {
-    apiserver_cel::on_large_stack(|| errors(object))
+    apiserver_cel::on_large_stack(|| apiserver_cel::bounded(|| errors(object)))
 }
 
 fn errors(object: &Value) -> Vec<FieldError> {

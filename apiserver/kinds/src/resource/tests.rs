@@ -156,3 +156,22 @@ fn slices_rules_and_pool_requests_with_wrong_fields_are_refused() {
         )],
     );
 }
+
+#[test]
+fn patterns_in_the_selectors_of_a_claim_have_one_bound() {
+    let selector = |i: usize| {
+        let pattern = format!(r"^{i}[\\p{{L}}]{{1,100}}$");
+        json!({"cel": {"expression": format!("device.driver.matches('{pattern}')")}})
+    };
+    let request = |r: usize| {
+        let selectors: Vec<Value> = (0..8).map(|i| selector(r * 8 + i)).collect();
+        json!({"name": format!("r{r}"), "exactly": {"deviceClassName": "c", "selectors": selectors}})
+    };
+    let claim = |requests: Value| json!({"spec": {"devices": {"requests": requests}}});
+    let path = "resource.k8s.io/v1/resourceclaims";
+    let one = json!([{"name": "r", "exactly": {"deviceClassName": "c", "selectors": [selector(0)]}}]);
+    assert_eq!(errors_at(path, &claim(one)), [""; 0]);
+    let found = errors_at(path, &claim((0..8).map(request).collect()));
+    assert!(found.iter().any(|error| error.contains("expression")), "{found:?}");
+    assert!(found.len() < 64, "the first ones are within the bound");
+}
