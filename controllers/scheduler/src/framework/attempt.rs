@@ -26,8 +26,6 @@ struct Prepared<'a> {
     plugin: &'static str,
     /// Index of the plugin in the profile.
     index: usize,
-    /// Place of the plugin among the filters of the profile.
-    place: usize,
     filter: Box<dyn NodeFilter + 'a>,
     /// The answers depend on the template and the node alone.
     is_cached: bool,
@@ -94,12 +92,12 @@ impl<'a> Attempt<'a> {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        for (place, &index) in profile.filter.iter().enumerate() {
+        for &index in &profile.filter {
             let plugin = profile.plugin(index);
             let mut push = |filter: Option<Box<dyn NodeFilter + 'a>>, is_cached| {
                 let Some(filter) = filter else { return };
                 meter.evaluated(Stage::Filter, index);
-                attempt.filters.push(Prepared { plugin: plugin.name(), index, place, filter, is_cached });
+                attempt.filters.push(Prepared { plugin: plugin.name(), index, filter, is_cached });
             };
             push(plugin.node_filter(&pod.spec, cluster), true);
             push(global[index].take(), false);
@@ -196,7 +194,7 @@ impl<'a> Attempt<'a> {
         } else {
             let mut refusals = views.explain(profile, &pod.spec, cluster).refusals.clone();
             if !self.is_local() {
-                cluster.nodes().for_each(|node| self.explain_more(profile, node, &mut refusals));
+                cluster.nodes().for_each(|node| self.explain_more(node, &mut refusals));
             }
             diagnosis.refuse_each(refusals);
         }
@@ -208,15 +206,11 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Sets why a node does not pass, if the reason is none of those that are cached, or comes before.
-    fn explain_more(&self, profile: &Profile, node: &Node, refusals: &mut Refusals) {
+    /// Sets why a node does not pass, if a filter whose answers are not cached refuses it before the cached refusal.
+    fn explain_more(&self, node: &Node, refusals: &mut Refusals) {
         let cached = refusals.get(node.id).map(|refusal| refusal.plugin);
-        let is_first = |one: &&Prepared<'_>| {
-            let place_of = |plugin| profile.filter.iter().position(|i| profile.plugin(*i).name() == plugin);
-            cached.is_none_or(|plugin| place_of(plugin).is_none_or(|place| one.place < place))
-        };
-        let uncached = self.filters.iter().filter(|one| !one.is_cached && is_first(one));
-        if let Some(one) = uncached.into_iter().find(|one| !one.filter.passes(node)) {
+        let before = self.filters.iter().take_while(|one| !one.is_cached || Some(one.plugin) != cached);
+        if let Some(one) = before.filter(|one| !one.is_cached).find(|one| !one.filter.passes(node)) {
             refusals.insert(node.id, one.filter.refusal(node).by(one.plugin));
         }
     }
@@ -356,7 +350,7 @@ fn contested(pod: &PodInfo, cluster: &Cluster, nodes: &NodeSet) -> Vec<NodeId> {
 }
 
 /// Returns `true` if a pod has to leave room for a nominated one.
-pub(crate) fn yields(pod: &PodInfo, nominated: &PodInfo) -> bool {
+fn yields(pod: &PodInfo, nominated: &PodInfo) -> bool {
     nominated.spec.priority >= pod.spec.priority && nominated.uid != pod.uid
 }
 
@@ -390,7 +384,11 @@ fn refused_with_nominated(
 }
 
 /// Returns the pods that are nominated for a node and that a pod has to leave room for.
-fn rivals<'a>(pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+pub(crate) fn rivals<'a>(
+    pod: &'a PodInfo,
+    cluster: &'a Cluster,
+    id: NodeId,
+) -> impl Iterator<Item = &'a Arc<PodInfo>> {
     cluster.nominated.on(&cluster.node(id).name).iter().filter(|other| yields(pod, other))
 }
 

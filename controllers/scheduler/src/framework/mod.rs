@@ -15,7 +15,7 @@ mod refusals;
 mod score;
 mod view;
 
-pub(crate) use self::attempt::yields;
+pub(crate) use self::attempt::rivals;
 pub use self::attempt::{Attempt, Feasible, NominatedFirst, all_feasible, diagnose, find_feasible};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, Node, NodeId, Trial};
-use crate::framework::{Attempt, Profile, Refusal, yields};
+use crate::framework::{Attempt, Profile, Refusal, rivals};
 use crate::pod::PodInfo;
 
 /// A node as it would be without some of its pods.
@@ -19,21 +19,20 @@ pub(super) enum Probe<'a> {
     Trial { profile: &'a Profile, pod: &'a PodInfo, trial: Trial<'a>, id: NodeId, rivals: Vec<Arc<PodInfo>> },
 }
 
-/// Returns the pods that are nominated for a node and that a pod has to leave room for.
-fn rivals<'a>(pod: &'a PodInfo, cluster: &'a Cluster, id: NodeId) -> impl Iterator<Item = &'a Arc<PodInfo>> {
-    let nominated = cluster.nominated.on(&cluster.node(id).name).iter();
-    nominated.filter(|other| yields(pod, other) && cluster.place_of(other).is_none())
+/// Returns the pods that are nominated for a node, not placed yet, and that a pod has to leave room for.
+fn unplaced_rivals(pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Vec<Arc<PodInfo>> {
+    rivals(pod, cluster, id).filter(|other| cluster.place_of(other).is_none()).cloned().collect()
 }
 
 impl<'a> Probe<'a> {
     /// Tries out a node for a pod whose filters all depend on the node alone.
     pub fn local(attempt: &'a Attempt<'a>, pod: &PodInfo, cluster: &Cluster, id: NodeId) -> Self {
-        let rivals = rivals(pod, cluster, id).cloned().collect();
+        let rivals = unplaced_rivals(pod, cluster, id);
         Self::Local { attempt, node: cluster.node(id).outline(), rivals }
     }
 
     pub fn trial(profile: &'a Profile, pod: &'a PodInfo, cluster: &'a mut Cluster, id: NodeId) -> Self {
-        let rivals = rivals(pod, cluster, id).cloned().collect();
+        let rivals = unplaced_rivals(pod, cluster, id);
         Self::Trial { profile, pod, trial: cluster.trial(), id, rivals }
     }
 

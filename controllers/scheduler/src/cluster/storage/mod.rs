@@ -228,6 +228,7 @@ impl Storage {
     }
 
     /// Returns `true` if a placed pod names the claim.
+    #[cfg(test)]
     pub fn is_used(&self, claim: &ObjectKey) -> bool {
         self.naming(claim) > 0
     }
