@@ -204,7 +204,7 @@ impl<'e> Run<'e> {
             Slot::Known(value) => return Some(value.clone()),
             Slot::Unknown(init) => *init,
         };
-        // What the body has declared means nothing in the initial value, nor does the variable itself.
+        // The initial value knows neither the variable itself nor what the body declares.
         let mut inner = self.variables.split_off(index);
         let value = self.node(init);
         if let Some((_, slot)) = inner.first_mut() {

@@ -1,6 +1,6 @@
 //! Plays the scenarios of ResourceQuotas.
 //!
-//! What a plan writes is carried out: the next scene begins with it. A `status.used` that the file changes is what API
+//! The writes of a plan are carried out: the next scene begins with them. A `status.used` that the file changes is what API
 //! servers have charged until then. Objects of other kinds than pods, Services and claims are seen while their kind is
 //! served: those of [`SERVED`] always, and others while their CustomResourceDefinition is in the scene. Changes reach the
 //! books in the order of kinds and names, those of quotas last.
@@ -100,7 +100,7 @@ impl Player {
             }
             let mut whole = object.clone();
             if let Some((file, quota)) = known {
-                // What was written stays, but for what the file changes.
+                // The status that was written stays, but for amounts that the file changes.
                 whole["status"] = json!(quota.status);
                 for (resource, amount) in object["status"]["used"].as_object().into_iter().flatten() {
                     if file["status"]["used"][resource] != *amount {

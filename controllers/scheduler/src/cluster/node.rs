@@ -161,7 +161,7 @@ impl Node {
 
     /// Removes a pod, and returns it if it was here.
     pub fn remove_pod(&mut self, pod: &PodInfo) -> Option<Arc<PodInfo>> {
-        // What is removed is most often what was added last: a pod whose binding is confirmed is counted anew.
+        // Most often the last pod is removed: one whose binding is confirmed is removed and counted anew.
         let place = self.pods.iter().rposition(|other| other.uid == pod.uid)?;
         let pod = self.pods.swap_remove(place);
         self.subtract(&pod);

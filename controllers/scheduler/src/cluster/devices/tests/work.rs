@@ -63,7 +63,7 @@ fn answers_are_remembered_of_more_selectors_than_a_request_and_its_class_have() 
     assert!(found.unwrap().is_some());
     let slice = devices.slices.for_node("n").next().unwrap();
     assert_eq!(slice.answers(), 33 * 20);
-    // Of more than are remembered, the first ones make room.
+    // The first ones make room for those beyond the bound.
     for index in 0..100 {
         let one = with(exactly(1), json!({"selectors": selector(&format!("device.driver == 'f{index}'"))}));
         let one = [claim("x", json!([{"name": "r", "exactly": one}]))];
