@@ -6,7 +6,9 @@ use apiserver_cache::form::{Format, Shape};
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::context::Context;
 use crate::negotiate;
@@ -21,8 +23,11 @@ pub fn object_answer(context: &Context, resource: &Resource, code: u16, object: 
         let text = ended(object);
         return Ok(respond::bytes_compressed(&context.headers, code, "application/json", text));
     }
-    let value: Value = serde_json::from_slice(&object)
-        .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
+    if wanted.format == Format::Json && matches!(wanted.shape, Shape::Metadata | Shape::MetadataList) {
+        let text = Bytes::from(metadata_text(&object, wanted.meta).map_err(unreadable)?);
+        return Ok(respond::bytes_compressed(&context.headers, code, "application/json", text));
+    }
+    let value: Value = serde_json::from_slice(&object).map_err(unreadable)?;
     let value = match wanted.shape {
         Shape::Object => value,
         Shape::Metadata | Shape::MetadataList => metadata_only(&value, wanted.meta),
@@ -30,6 +35,24 @@ pub fn object_answer(context: &Context, resource: &Resource, code: u16, object: 
     };
     let content = respond::encoded(wanted.format, &value)?;
     Ok(respond::bytes_compressed(&context.headers, code, wanted.format.media(), content))
+}
+
+fn unreadable(error: serde_json::Error) -> ApiError {
+    ApiError::internal(format!("an object cannot be decoded: {error}"))
+}
+
+/// Returns the `PartialObjectMetadata` of an object in JSON. The text of its metadata is taken as it is: controllers that
+/// write many objects ask for this, and it costs less than the whole object.
+fn metadata_text(object: &[u8], api_version: &str) -> serde_json::Result<String> {
+    #[derive(Deserialize)]
+    struct Parts<'a> {
+        #[serde(borrow)]
+        metadata: &'a RawValue,
+    }
+    let Parts { metadata } = serde_json::from_slice(object)?;
+    let metadata = metadata.get();
+    Ok(format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{api_version}","metadata":{metadata}}}"#)
+        + "\n")
 }
 
 /// Ends the line of an object that is encoded already, without a copy where there is room for it.
@@ -41,4 +64,21 @@ fn ended(object: Bytes) -> Bytes {
     });
     text.extend_from_slice(b"\n");
     text.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn metadata_alone_are_the_same_as_those_of_the_whole_object() {
+        let object = json!({"kind": "Pod", "spec": {"metadata": {"name": "no"}}, "metadata": {"name": "é}{\"",
+            "labels": {"metadata": "a"}}});
+        let text = metadata_text(object.to_string().as_bytes(), "meta.k8s.io/v1").unwrap();
+        assert!(text.ends_with('\n'));
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value, metadata_only(&object, "meta.k8s.io/v1"));
+    }
 }

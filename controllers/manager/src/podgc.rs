@@ -16,10 +16,10 @@ use tracing::warn;
 
 use crate::context::{Context, Tasks};
 use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
-use crate::meta::{created, is_deleted, name, namespace, only_this};
+use crate::meta::{created, is_deleted, name, namespace};
 use crate::metrics::{Metrics, POD_GC_DELETIONS, POD_GC_ERRORS};
 use crate::patch;
-use crate::pods::{Pod, put_disruption};
+use crate::pods::{Pod, Writes, put_disruption};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -167,8 +167,8 @@ impl Deleter {
             patch::update_status(&api, &old, &new).await?;
         }
         let options = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
-        let options = only_this(&pod.metadata, options);
-        match api.delete(name, &options).await.attempt(|| format!("delete pod {name}")) {
+        let writes = Writes::new(&self.client, namespace(&pod.metadata));
+        match writes.delete(pod, options).await.attempt(|| format!("delete pod {name}")) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }

@@ -16,6 +16,12 @@ pub const FAILED_SHARE: u64 = 4;
 /// Number of workers of which one may be held by a key that has failed before: each second.
 pub const FAILED_WORKERS: usize = 2;
 
+/// Time of computing from which a key rests before it is processed again.
+pub const COSTLY: Duration = Duration::from_millis(1);
+/// Ratio of the time from the begin of such processing to the next one, to the time of computing: one key keeps a
+/// processor busy for at most a fifth of the time.
+pub const REST: u32 = 5;
+
 /// Longest pause between two looks at a cache that does not show yet what was written.
 pub const UNSEEN_WRITE: Duration = Duration::from_secs(10);
 /// Time after which a write that neither a watch nor a list has shown no longer delays decisions. It is that of the

@@ -18,7 +18,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::durations::Durations;
-use crate::limits::{FAILED_SHARE, FAILED_WORKERS, MAX_BACKOFF, MIN_BACKOFF, READY_ROOM, UNSEEN_WRITE};
+use crate::limits::{
+    COSTLY, FAILED_SHARE, FAILED_WORKERS, MAX_BACKOFF, MIN_BACKOFF, READY_ROOM, REST, UNSEEN_WRITE,
+};
 
 /// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,8 @@ struct State<K> {
     failures: BTreeMap<K, u32>,
     /// Numbers of looks at caches that were behind.
     looks: BTreeMap<K, u32>,
+    /// Keys that rest, with the times until which.
+    rests: BTreeMap<K, Instant>,
     shut_down: bool,
     adds: u64,
     retries: u64,
@@ -142,6 +146,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             next_number: 0,
             failures: BTreeMap::new(),
             looks: BTreeMap::new(),
+            rests: BTreeMap::new(),
             shut_down: false,
             adds: 0,
             retries: 0,
@@ -241,7 +246,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
                     if state.depth() > 0 || !state.delayed.is_empty() {
                         self.0.wake.notify_one();
                     }
-                    return Some(Job { key, queue: self.clone() });
+                    return Some(Job { key, queue: self.clone(), computing: Duration::ZERO });
                 }
                 state.delayed.keys().next().map(|(at, _)| *at)
             };
@@ -256,11 +261,6 @@ impl<K: Ord + Clone> WorkQueue<K> {
                 None => notified.await,
             }
         }
-    }
-
-    /// Counts the time for which a worker computed to process a key, without the time in which it waited for answers.
-    pub fn observe_computing(&self, time: Duration) {
-        self.lock().computing.observe(time);
     }
 
     /// Accepts no more keys and ends all waits.
@@ -304,6 +304,9 @@ impl<K: Ord + Clone> State<K> {
     fn add(&mut self, key: K, now: Instant) -> bool {
         if self.shut_down || self.dirty.contains_key(&key) {
             return false;
+        }
+        if let Some(until) = self.rests.get(&key).copied().filter(|until| *until > now) {
+            return self.delay(key, until);
         }
         self.dirty.insert(key.clone(), now);
         self.adds += 1;
@@ -387,17 +390,27 @@ impl<K: Ord + Clone> State<K> {
     }
 
     /// Returns `true` if a worker should be woken.
-    fn done(&mut self, key: &K, now: Instant) -> bool {
-        if let Some(since) = self.running.remove(key) {
-            self.work.observe(now.saturating_duration_since(since));
-        }
+    fn done(&mut self, key: &K, computing: Duration, now: Instant) -> bool {
+        let since = self.running.remove(key).unwrap_or(now);
+        self.work.observe(now.saturating_duration_since(since));
+        self.computing.observe(computing);
         // Another key that has failed may have waited for its end.
         let makes_room = self.retrying.remove(key) && !self.failed.is_empty();
-        if self.dirty.contains_key(key) && !self.shut_down {
-            self.push(key.clone());
-            return true;
+        let until = since + computing * REST;
+        let rests = computing >= COSTLY && until > now;
+        if rests {
+            self.rests.retain(|_, until| *until > now);
+            self.rests.insert(key.clone(), until);
         }
-        makes_room
+        if !self.dirty.contains_key(key) || self.shut_down {
+            return makes_room;
+        }
+        if rests {
+            self.dirty.remove(key);
+            return self.delay(key.clone(), until) || makes_room;
+        }
+        self.push(key.clone());
+        true
     }
 }
 
@@ -405,17 +418,23 @@ impl<K: Ord + Clone> State<K> {
 pub struct Job<K: Ord + Clone> {
     key: K,
     queue: WorkQueue<K>,
+    computing: Duration,
 }
 
 impl<K: Ord + Clone> Job<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
+
+    /// Notes the time for which the worker computed, without the time in which it waited for answers.
+    pub fn computed(&mut self, time: Duration) {
+        self.computing = time;
+    }
 }
 
 impl<K: Ord + Clone> Drop for Job<K> {
     fn drop(&mut self) {
-        let woken = self.queue.lock().done(&self.key, Instant::now());
+        let woken = self.queue.lock().done(&self.key, self.computing, Instant::now());
         if woken {
             self.queue.0.wake.notify_one();
         }

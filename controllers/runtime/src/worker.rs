@@ -82,10 +82,10 @@ pub async fn run_workers<R: Reconcile>(
 }
 
 async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
-    while let Some(job) = queue.next().await {
+    while let Some(mut job) = queue.next().await {
+        let (outcome, computing) = measured(reconciler.reconcile(job.key())).await;
+        job.computed(computing);
         let key = job.key();
-        let (outcome, computing) = measured(reconciler.reconcile(key)).await;
-        queue.observe_computing(computing);
         match outcome {
             Ok(outcome) => {
                 if outcome == Outcome::Behind {

@@ -6,7 +6,7 @@ use controllers_runtime::{Attempt, Error, Result, parallel};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use std::sync::Arc;
 
 use super::DaemonSets;
@@ -15,9 +15,9 @@ use super::revisions::Action;
 use super::template::{HASH_LABEL, new_pod};
 use super::view::View;
 use crate::limits::DAEMON_BURST;
-use crate::meta::{name, only_this};
+use crate::meta::name;
 use crate::patch;
-use crate::pods::Pod;
+use crate::pods::{Pod, Writes};
 
 impl DaemonSets {
     /// Creates and deletes the pods of a plan, at most [`DAEMON_BURST`] of each: the next reconciliation goes on.
@@ -32,12 +32,12 @@ impl DaemonSets {
     /// Creates pods, first one and then more and more at a time, so that an invalid template is refused once rather than
     /// on each node.
     async fn create(&self, key: &ObjectKey, view: &View<'_>, nodes: &[String]) -> Result<()> {
-        let api = self.pods_in(key);
+        let writes = Writes::new(&self.client, &key.namespace);
         let done = parallel::slow_start(nodes, |node| {
-            let (api, pod) = (api.clone(), new_pod(view.set, view.current, node));
+            let (writes, pod) = (writes.clone(), new_pod(view.set, view.current, node));
             let (key, node) = (key.clone(), node.clone());
             async move {
-                let created = api.create(&PostParams::default(), &pod).await;
+                let created = writes.create(&pod).await;
                 created.attempt(|| format!("create a pod of daemon set {key} for node {node}"))
             }
         });
@@ -61,11 +61,10 @@ impl DaemonSets {
     }
 
     async fn delete(&self, key: &ObjectKey, set: &DaemonSet, pods: &[Arc<Pod>]) -> Result<()> {
-        let api = self.pods_in(key);
+        let writes = Writes::new(&self.client, &key.namespace);
         let deleted = parallel::all(pods, |pod| {
-            let (api, pod) = (api.clone(), Arc::clone(pod));
-            let options = only_this(&pod.metadata, DeleteParams::default());
-            async move { api.delete(name(&pod.metadata), &options).await.map(drop) }
+            let (writes, pod) = (writes.clone(), Arc::clone(pod));
+            async move { writes.delete(&pod, DeleteParams::default()).await }
         });
         let results = pods.iter().zip(deleted.await).map(|(pod, deleted)| {
             let name = name(&pod.metadata);

@@ -57,12 +57,12 @@ pub(super) fn without_finalizer(pod: &v1::Pod) -> v1::Pod {
 }
 
 /// Removes the finalizer from a pod, if it is there, without regard to other changes of the pod.
-pub(super) async fn remove_finalizer(api: &Api<v1::Pod>, pod: &Pod) -> Result<v1::Pod> {
+pub(super) async fn remove_finalizer(api: &Api<v1::Pod>, pod: &Pod) -> Result<()> {
     let patch = json!({"metadata": {
         "uid": uid(&pod.metadata), "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
     let name = name(&pod.metadata);
-    let removed = api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-    removed.attempt(|| format!("remove the finalizer {FINALIZER} from pod {name}"))
+    let removed = api.patch_metadata(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    removed.attempt(|| format!("remove the finalizer {FINALIZER} from pod {name}")).map(drop)
 }
 
 #[cfg(test)]

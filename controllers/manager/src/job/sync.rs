@@ -10,7 +10,7 @@ use apiserver_client::{Cache, Object, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Ledger, Outcome, Reconcile, Result, parallel};
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
@@ -22,12 +22,12 @@ use super::template::new_pod;
 use super::unseen::{Awaited, Unseen};
 use super::{condition, finished, is_foreign};
 use crate::index::Pods;
-use crate::meta::{self, is_deleted, name, namespace, only_this, uid};
+use crate::meta::{self, is_deleted, name, namespace, uid};
 use crate::metrics::{
     JOB_PODS_CREATED, JOB_PODS_FINISHED, JOB_SYNC_DURATION, JOB_SYNCS, JOBS_FINISHED, Metrics,
 };
 use crate::patch;
-use crate::pods::Pod;
+use crate::pods::{Pod, Writes};
 
 /// The controller of Jobs.
 pub(super) struct Jobs {
@@ -198,13 +198,13 @@ impl Jobs {
         plan: &Plan,
         indexes: &[Option<usize>],
     ) -> (Done, Result<()>) {
-        let (job, api) = (input.job, self.api(input.job));
+        let (job, writes) = (input.job, Writes::new(&self.client, &key.namespace));
         let replaced = plan.indexes.as_ref().map(|indexes| &indexes.replaced);
         let create = |index: &Option<usize>| {
             let replaced = index.and_then(|index| replaced?.get(&index));
             let pod = new_pod(job, input.spec, *index, replaced.map(Arc::as_ref));
-            let api = api.clone();
-            async move { api.create(&PostParams::default(), &pod).await }
+            let writes = writes.clone();
+            async move { writes.create(&pod).await }
         };
         let reason = creation_reason(input);
         let (mut done, mut failed) = (Done::default(), None);
@@ -239,11 +239,11 @@ impl Jobs {
         pods: &[Arc<Pod>],
         uncounted: bool,
     ) -> (Done, Result<()>) {
-        let api = self.api(job);
+        let (api, writes) = (self.api(job), Writes::new(&self.client, &key.namespace));
         let deleted = parallel::all(pods, |pod| {
             self.unseen.expect(key, uid(&pod.metadata), Awaited::Deletion);
-            let (api, pod) = (api.clone(), Arc::clone(pod));
-            async move { delete(&api, &pod, uncounted).await }
+            let (api, writes, pod) = (api.clone(), writes.clone(), Arc::clone(pod));
+            async move { delete(&api, &writes, &pod, uncounted).await }
         })
         .await;
         let results: Vec<_> = pods
@@ -387,13 +387,12 @@ async fn release_one(api: Api<v1::Pod>, pod: Arc<Pod>) -> Result<()> {
     }
 }
 
-async fn delete(api: &Api<v1::Pod>, pod: &Pod, uncounted: bool) -> Result<()> {
+async fn delete(api: &Api<v1::Pod>, writes: &Writes, pod: &Pod, uncounted: bool) -> Result<()> {
     if uncounted && has_finalizer(pod) {
         // Refused if the pod has changed since: it may have ended, and then it counts.
         let old = pod.to_api();
         patch::update(api, &old, &without_finalizer(&old)).await?;
     }
-    let options = only_this(&pod.metadata, DeleteParams::default());
-    let name = name(&pod.metadata);
-    api.delete(name, &options).await.attempt(|| format!("delete pod {name}")).map(drop)
+    let deleted = writes.delete(pod, DeleteParams::default()).await;
+    deleted.attempt(|| format!("delete pod {}", name(&pod.metadata)))
 }

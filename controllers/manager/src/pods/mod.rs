@@ -12,9 +12,11 @@ use kube::Resource;
 mod reduced;
 mod secrets;
 mod slim;
+mod writes;
 
 pub(crate) use self::secrets::secrets_of;
 pub(crate) use self::slim::{Condition, Pod, pin};
+pub(crate) use self::writes::Writes;
 use crate::meta::{controller_reference, is_deleted, name};
 
 /// Returns a pod of the template that `owner` controls. The server completes its name, which begins with that of the

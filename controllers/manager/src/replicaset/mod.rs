@@ -13,14 +13,14 @@ use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
-use k8s_openapi::api::core::v1::{self, ReplicationController};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::core::v1::ReplicationController;
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::index::{Owned, Pods, Selector, Selectors};
-use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, only_this, uid};
-use crate::pods::Pod;
+use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, uid};
+use crate::pods::{Pod, Writes};
 use crate::{ownership, patch};
 use expectations::Expectations;
 use kind::Replicated;
@@ -142,8 +142,8 @@ impl<K: Replicated> Reconcile for ReplicaSets<K> {
 type Failure = (&'static str, Error);
 
 impl<K: Replicated> ReplicaSets<K> {
-    fn pods_of(&self, set: &K) -> Api<v1::Pod> {
-        Api::namespaced(self.client.clone(), namespace(set.meta()))
+    fn writes(&self, set: &K) -> Writes {
+        Writes::new(&self.client, namespace(set.meta()))
     }
 
     /// Returns the pods of all sets with the same controller as `set`.
@@ -158,12 +158,11 @@ impl<K: Replicated> ReplicaSets<K> {
     /// Creates pods, first one and then more and more at a time, so that an invalid template is refused once rather than
     /// five hundred times.
     async fn create(&self, key: &ObjectKey, set: &K, count: usize) -> std::result::Result<(), Failure> {
-        let api = self.pods_of(set);
-        let pod = Arc::new(new_pod(set));
+        let (writes, pod) = (self.writes(set), Arc::new(new_pod(set)));
         self.expectations.expect(key, count, []);
         let Done { results, left } = parallel::slow_start(0..count, |_| {
-            let (api, pod) = (api.clone(), Arc::clone(&pod));
-            async move { api.create(&PostParams::default(), &pod).await }
+            let (writes, pod) = (writes.clone(), Arc::clone(&pod));
+            async move { writes.create(&pod).await }
         })
         .await;
         // Creations that were not attempted will not be seen either.
@@ -190,12 +189,11 @@ impl<K: Replicated> ReplicaSets<K> {
         set: &K,
         pods: Vec<Arc<Pod>>,
     ) -> std::result::Result<(), Failure> {
-        let api = self.pods_of(set);
+        let writes = self.writes(set);
         self.expectations.expect(key, 0, pods.iter().map(|pod| uid(&pod.metadata).to_owned()));
         let deleted = parallel::all(&pods, |pod| {
-            let (api, pod) = (api.clone(), Arc::clone(pod));
-            let options = only_this(&pod.metadata, DeleteParams::default());
-            async move { api.delete(name(&pod.metadata), &options).await.map(drop) }
+            let (writes, pod) = (writes.clone(), Arc::clone(pod));
+            async move { writes.delete(&pod, DeleteParams::default()).await }
         })
         .await;
         let results = pods.iter().zip(deleted).map(|(pod, deleted)| {

@@ -222,3 +222,46 @@ async fn shutting_down_ends_every_worker() {
     queue.add(1);
     assert!(queue.is_idle());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_took_long_to_compute_rests_for_four_times_that() {
+    let (queue, millis) = (WorkQueue::new("test"), Duration::from_millis);
+    // Times of computing and of waiting for answers, and the time after which the key comes again.
+    for (computing, waiting, again) in [(10, 0, 40), (10, 30, 10), (10, 40, 0), (10, 900, 0), (0, 5, 0)] {
+        for is_added_while_it_runs in [true, false] {
+            let case = (computing, waiting, is_added_while_it_runs);
+            queue.add("a");
+            let mut job = queue.next().await.unwrap();
+            tokio::time::advance(millis(computing + waiting)).await;
+            job.computed(millis(computing));
+            if is_added_while_it_runs {
+                queue.add("a");
+            }
+            drop(job);
+            queue.add("a");
+            queue.add("b");
+            let ended = Instant::now();
+            let order = [take(&queue).await, take(&queue).await];
+            assert_eq!(ended.elapsed(), millis(again), "{case:?}");
+            assert_eq!(order, if again > 0 { ["b", "a"] } else { ["a", "b"] }, "{case:?}");
+            assert!(queue.is_idle(), "{case:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_rests_comes_no_sooner_by_a_timer_or_a_retry_and_no_later_than_it_would_otherwise() {
+    let (queue, millis) = (WorkQueue::new("test"), Duration::from_millis);
+    for (delay, again) in [(1, 40), (39, 40), (41, 41), (500, 500)] {
+        queue.add("a");
+        let mut job = queue.next().await.unwrap();
+        tokio::time::advance(millis(10)).await;
+        job.computed(millis(10));
+        queue.add_after("a", millis(delay));
+        drop(job);
+        let ended = Instant::now();
+        assert_eq!(take(&queue).await, "a");
+        assert_eq!(ended.elapsed(), millis(again), "after {delay} ms");
+    }
+    assert!(queue.is_idle());
+}

@@ -9,6 +9,7 @@
 //!   `limit`: the same pods and bindings, all written by this process
 //! ```
 
+mod alone;
 mod bound;
 mod core;
 mod memory;
@@ -50,6 +51,7 @@ pub fn run(report: &Report, plan: &Plan) {
         }
     }
     memory::run(report, plan);
+    alone::run(report, plan);
     for workload in &workloads {
         for nodes in sizes(plan, workload.nodes) {
             let workload = workload.of_size(nodes);

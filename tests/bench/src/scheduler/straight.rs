@@ -44,7 +44,7 @@ pub fn rates(workload: &Workload) -> Result<Rates> {
     let stage = stage(workload)?;
     let measured = workload.measured.of(workload.measured.count.min(PODS));
     let runtime = Rc::clone(&stage.runtime);
-    let work = Straight { stage, nodes: (0..workload.nodes).map(|i| workload.node_name(i)).collect() };
+    let work = Straight::new(stage, workload);
     runtime.block_on(async {
         let began = Instant::now();
         work.create_and_bind(measured).await?;
@@ -58,12 +58,16 @@ pub fn rates(workload: &Workload) -> Result<Rates> {
 }
 
 /// An API server, and the names of its nodes.
-struct Straight {
+pub struct Straight {
     stage: Stage,
     nodes: Vec<String>,
 }
 
 impl Straight {
+    pub fn new(stage: Stage, workload: &Workload) -> Self {
+        Self { stage, nodes: (0..workload.nodes).map(|i| workload.node_name(i)).collect() }
+    }
+
     /// Creates pods, and binds each as soon as it exists.
     async fn create_and_bind(&self, group: Group) -> Result<()> {
         let created = stream::iter(0..group.count).map(|i| self.post(i, group)).buffer_unordered(CLIENTS);
@@ -82,13 +86,13 @@ impl Straight {
     }
 
     /// Creates pod `i`, and returns its number.
-    async fn post(&self, i: usize, group: Group) -> Result<usize> {
+    pub async fn post(&self, i: usize, group: Group) -> Result<usize> {
         self.send(i, &pods(&group, i), &group.pod(i)).await?;
         Ok(i)
     }
 
     /// Binds pod `i`; the pods are distributed over the nodes.
-    async fn bind(&self, i: usize, group: Group) -> Result<()> {
+    pub async fn bind(&self, i: usize, group: Group) -> Result<()> {
         let name = group.name(i);
         let binding = objects::binding(&name, &self.nodes[i % self.nodes.len()]);
         self.send(i, &format!("{}/{name}/binding", pods(&group, i)), &binding).await

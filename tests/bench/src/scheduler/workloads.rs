@@ -190,7 +190,8 @@ fn init(count: usize, template: fn() -> Value) -> Group {
     Group::new("init", count, template)
 }
 
-fn basic() -> Workload {
+/// Returns the workload of pods that ask for nothing but room.
+pub fn basic() -> Workload {
     let measured = measured(10_000, objects::plain);
     Workload::new("SchedulingBasic", 10_000.0, 5_000, objects::node, measured)
         .after(init(1_000, objects::plain))
