@@ -57,6 +57,14 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub const KEEPALIVE_RETRIES: u32 = 3;
+/// Interval of pings on a connection of HTTP/2 with open requests, and time for the answer: a server that hangs answers
+/// none, and confirms all that is sent.
+pub const PING: Duration = KEEPALIVE;
+pub const PING_ANSWER: Duration = Duration::from_secs(15);
+/// Bytes that a server may send ahead for one request, and for all requests of a connection: those that are not read, such
+/// as a list that is waited for, do not hold up the others.
+pub const STREAM_WINDOW: u32 = 1024 * 1024;
+pub const CONNECTION_WINDOW: u32 = 256 * STREAM_WINDOW;
 /// Time after which a connection ends whose server has not confirmed what was sent (RFC 5482).
 pub const UNCONFIRMED: Duration = Duration::from_secs(20);
 /// API servers that a client chooses among; more are not used.

@@ -11,10 +11,11 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Client;
 use kube::client::ConfigExt;
 use kube::client::retry::RetryPolicy;
@@ -133,11 +134,31 @@ fn balanced(config: Config, servers: Servers) -> kube::Result<Client> {
 
 /// Returns the HTTP client below the layers of a [`Client`], with the times of a configuration.
 fn http(config: &Config) -> kube::Result<legacy::Client<impl Connect + Clone + use<>, kube::client::Body>> {
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    let mut connector = TimeoutConnector::new(tls(config)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
-    Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_initial_stream_window_size(limits::STREAM_WINDOW)
+        .http2_initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .http2_keep_alive_interval(limits::PING)
+        .http2_keep_alive_timeout(limits::PING_ANSWER)
+        .build(connector);
+    Ok(client)
+}
+
+/// Returns a connector that speaks HTTP/2 with servers that do, as client-go does: the requests and watches of a component
+/// share one connection, and those that are made at the same time share its packets. kube's own speaks HTTP/1.1, with a
+/// connection for each.
+fn tls(config: &Config) -> kube::Result<HttpsConnector<HttpConnector>> {
+    let mut builder =
+        HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().map_err(|error| kube::Error::Service(Box::new(error)))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(builder.enable_all_versions().wrap_connector(tcp()))
 }
 
 /// Returns a connector whose connections end once the server confirms nothing any more.

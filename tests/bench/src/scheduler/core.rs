@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
+use controllers_scheduler::cluster::devices::{ClaimPlan, DevicePlan};
 use controllers_scheduler::cluster::terms::Owner;
 use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::default_profile;
 use controllers_scheduler::framework::{
-    Actions, Change, Diagnosis, Event, Meter, NominatedFirst, Profile, Resource, Versions, Views, best,
-    find_feasible, score,
+    Actions, Change, Diagnosis, Event, Meter, NominatedFirst, PreBind, Profile, Resource, Versions, Views,
+    best, find_feasible, score,
 };
 use controllers_scheduler::pod::PodInfo;
 use controllers_scheduler::preemption::{Candidate, Found, post_filter};
@@ -21,6 +22,7 @@ use controllers_scheduler::queue::{Attempting, Failure, Queue, QueueConfig};
 use controllers_scheduler::selector::Selector;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -138,6 +140,14 @@ impl Core {
             "CSINode" => drop(storage.set_csi_node(&name, Some(Arc::new(parse(object)?)))),
             "PersistentVolume" => drop(storage.set_volume(&name, Some(Arc::new(parse(object)?)))),
             "PersistentVolumeClaim" => drop(storage.set_claim(&key, Some(Arc::new(parse(object)?)))),
+            "DeviceClass" => self.cluster.device_classes.set(Arc::new(parse(object)?)),
+            "ResourceSlice" => drop(self.cluster.devices.set_slice(&name, Some(Arc::new(parse(object)?)))),
+            "ResourceClaim" => {
+                self.made += 1;
+                let mut claim: ResourceClaim = parse(object)?;
+                claim.metadata.uid = Some(uid(self.made));
+                self.cluster.devices.set_claim(&key, Some(Arc::new(claim)));
+            }
             other => bail!("the core is not told of a {other}"),
         }
         Ok(())
@@ -207,6 +217,7 @@ impl Core {
                 Ok(id) => {
                     self.assume(&pod, id)?;
                     times.push(began.elapsed().as_secs_f64());
+                    self.cluster.devices.unreserve(&pod);
                     self.cluster.remove_pod(&pod);
                 }
                 Err(mut diagnosis) => {
@@ -226,9 +237,12 @@ impl Core {
             Err(diagnosis) => return self.refuse(pod, *diagnosis),
         };
         self.cluster.nominated.remove(pod);
-        self.assume(pod, id).map_err(|error| error.to_string())?;
+        let devices = self.assume(pod, id).map_err(|error| error.to_string())?;
         self.queue.done(&pod.uid);
-        // The cache shows the pod on its node.
+        // The caches show the pod on its node, with its devices.
+        for claim in devices.into_iter().flat_map(|plan| plan.claims) {
+            self.allocate(pod, claim);
+        }
         let node = Arc::clone(&self.cluster.node(id).name);
         self.cluster.place(pod, &node);
         self.happened(Actions::ADD, Versions { old: None, new: Some(pod) });
@@ -243,6 +257,7 @@ impl Core {
     /// Returns the best node for a pod.
     fn choose(&mut self, pod: &PodInfo) -> Result<NodeId, Box<Diagnosis>> {
         let (profile, cluster, views) = (&self.profiles[0], &mut self.cluster, &mut self.views);
+        cluster.devices.steps.reset();
         let feasible = find_feasible(
             profile,
             pod,
@@ -268,17 +283,39 @@ impl Core {
         self.random
     }
 
-    /// Counts a pod on a node, and reserves what plugins want.
-    fn assume(&mut self, pod: &Arc<PodInfo>, id: NodeId) -> Result<()> {
+    /// Gives a claim its devices.
+    fn allocate(&mut self, pod: &PodInfo, plan: ClaimPlan) {
+        let mut claim = ResourceClaim::clone(&plan.claim);
+        let consumer = ResourceClaimConsumerReference {
+            resource: "pods".to_owned(),
+            name: pod.name().to_owned(),
+            uid: pod.uid.to_string(),
+            ..ResourceClaimConsumerReference::default()
+        };
+        let reserved_for = Some(vec![consumer]);
+        claim.status = Some(ResourceClaimStatus {
+            allocation: plan.allocation,
+            reserved_for,
+            ..ResourceClaimStatus::default()
+        });
+        self.cluster.devices.set_claim(&ObjectKey::of(&claim), Some(Arc::new(claim)));
+    }
+
+    /// Counts a pod on a node, and reserves what plugins want; returns the devices that its claims are to get.
+    fn assume(&mut self, pod: &Arc<PodInfo>, id: NodeId) -> Result<Option<Box<DevicePlan>>> {
         let node = Arc::clone(&self.cluster.node(id).name);
         self.cluster.place(pod, &node);
-        let profile = &self.profiles[0];
+        let (profile, mut devices) = (&self.profiles[0], None);
         for &plugin in &profile.reserve {
             let plan = profile.plugin(plugin).reserve(pod, id, &mut self.cluster);
             let plan = plan.map_err(|why| anyhow::anyhow!("{} is refused: {}", pod.key(), why.message()))?;
-            ensure!(plan.is_none(), "{}: there is something to write before the binding", pod.key());
+            match plan {
+                None => {}
+                Some(PreBind::Devices(plan)) => devices = Some(plan),
+                Some(PreBind::Volumes(_)) => bail!("{}: there are volumes to bind before", pod.key()),
+            }
         }
-        Ok(())
+        Ok(devices)
     }
 
     /// Looks for pods to preempt.

@@ -11,6 +11,10 @@ const PINNED: &str = "scheduler-perf-node";
 /// Driver of the volumes, and how many of them a node can attach.
 const DRIVER: &str = "ebs.csi.aws.com";
 const ATTACHABLE: u32 = 39;
+/// Driver and class of the devices, and their number on each node.
+const DEVICE_DRIVER: &str = "test-driver.cdi.k8s.io";
+const DEVICE_CLASS: &str = "test-class";
+const DEVICES: usize = 10;
 /// The namespaces whose pods the terms of affinity are about.
 const NAMESPACES: [&str; 2] = ["sched-0", "sched-1"];
 /// Name and labels of the owner of [`owned`] pods.
@@ -237,6 +241,39 @@ pub fn volume(namespace: &str, claim: &str) -> [(String, Value); 2] {
         ("/api/v1/persistentvolumes".to_owned(), volume),
         (format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"), claim),
     ]
+}
+
+/// Lets a pod use a claim of devices.
+pub fn use_device(pod: &mut Value, claim: &str) {
+    pod["spec"]["resourceClaims"] = json!([{"name": "resource", "resourceClaimName": claim}]);
+    pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "resource"}]);
+}
+
+/// Returns the class of all devices of the driver.
+pub fn device_class() -> (String, Value) {
+    let selector = json!({"cel": {"expression": format!("device.driver == {DEVICE_DRIVER:?}")}});
+    let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": DEVICE_CLASS}, "spec": {"selectors": [selector]}});
+    ("/apis/resource.k8s.io/v1/deviceclasses".to_owned(), class)
+}
+
+/// Returns the devices of a node.
+pub fn slice(node: &str) -> (String, Value) {
+    let devices: Vec<Value> = (0..DEVICES).map(|i| json!({"name": format!("instance-{i}")})).collect();
+    let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": format!("devices-{node}")},
+        "spec": {"driver": DEVICE_DRIVER, "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}});
+    ("/apis/resource.k8s.io/v1/resourceslices".to_owned(), slice)
+}
+
+/// Returns a claim of one device.
+pub fn device_claim(namespace: &str, name: &str) -> (String, Value) {
+    let request = json!({"name": "req-0", "exactly": {"deviceClassName": DEVICE_CLASS,
+        "allocationMode": "ExactCount", "count": 1}});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace}, "spec": {"devices": {"requests": [request]}}});
+    (format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"), claim)
 }
 
 /// Returns a namespace of the team, and the account of its pods.

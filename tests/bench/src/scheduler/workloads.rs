@@ -14,13 +14,19 @@ pub struct Group {
     namespace: &'static str,
     namespaces: usize,
     template: fn() -> Value,
-    /// Each pod has a volume of its own.
-    has_volumes: bool,
+    claim: Option<Claim>,
+}
+
+/// Claims of which each pod of a group has one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    Volume,
+    Device,
 }
 
 impl Group {
     fn new(prefix: &'static str, count: usize, template: fn() -> Value) -> Self {
-        Self { count, prefix, namespace: "default", namespaces: 1, template, has_volumes: false }
+        Self { count, prefix, namespace: "default", namespaces: 1, template, claim: None }
     }
 
     fn in_namespace(self, namespace: &'static str) -> Self {
@@ -32,8 +38,8 @@ impl Group {
         Self { namespace, namespaces, ..self }
     }
 
-    fn with_volumes(self) -> Self {
-        Self { has_volumes: true, ..self }
+    fn with(self, claim: Claim) -> Self {
+        Self { claim: Some(claim), ..self }
     }
 
     /// Returns the group with another number of pods.
@@ -62,8 +68,10 @@ impl Group {
     pub fn pod(&self, i: usize) -> Value {
         let mut pod = (self.template)();
         let name = self.name(i);
-        if self.has_volumes {
-            objects::use_claim(&mut pod, &name);
+        match self.claim {
+            Some(Claim::Volume) => objects::use_claim(&mut pod, &name),
+            Some(Claim::Device) => objects::use_device(&mut pod, &name),
+            None => {}
         }
         pod["metadata"]["name"] = name.into();
         pod["metadata"]["namespace"] = self.namespace(i).into();
@@ -158,13 +166,26 @@ impl Workload {
         if self.is_owned {
             all.extend(objects::owners(&self.measured.namespace(0)));
         }
-        let with_volumes: Vec<_> = groups.iter().filter(|group| group.has_volumes).collect();
-        if !with_volumes.is_empty() {
-            all.extend((0..self.nodes).map(|i| objects::csi_node(&self.node_name(i))));
+        let nodes = || (0..self.nodes).map(|i| self.node_name(i));
+        let has = |claim| groups.iter().any(|group| group.claim == Some(claim));
+        if has(Claim::Volume) {
+            all.extend(nodes().map(|name| objects::csi_node(&name)));
         }
-        for group in with_volumes {
-            let volumes = (0..group.count).flat_map(|i| objects::volume(&group.namespace(i), &group.name(i)));
-            all.extend(volumes);
+        if has(Claim::Device) {
+            all.push(objects::device_class());
+            all.extend(nodes().map(|name| objects::slice(&name)));
+        }
+        for group in groups {
+            let names = (0..group.count).map(|i| (group.namespace(i), group.name(i)));
+            match group.claim {
+                Some(Claim::Volume) => {
+                    all.extend(names.flat_map(|(space, name)| objects::volume(&space, &name)))
+                }
+                Some(Claim::Device) => {
+                    all.extend(names.map(|(space, name)| objects::device_claim(&space, &name)))
+                }
+                None => {}
+            }
         }
         all
     }
@@ -178,7 +199,7 @@ pub fn all() -> Vec<Workload> {
     all.push(node_affinity());
     all.push(mixed());
     all.extend(preemptions());
-    all.extend([unschedulable(), volumes(), daemons()]);
+    all.extend([unschedulable(), volumes(), devices(), daemons()]);
     all
 }
 
@@ -288,9 +309,16 @@ fn unschedulable() -> Workload {
 }
 
 fn volumes() -> Workload {
-    let measured = measured(5_000, objects::plain).with_volumes();
+    let measured = measured(5_000, objects::plain).with(Claim::Volume);
     Workload::new("SchedulingCSIPVs", 2_000.0, 5_000, objects::node, measured)
-        .after(init(5_000, objects::plain).with_volumes())
+        .after(init(5_000, objects::plain).with(Claim::Volume))
+}
+
+/// The last pods take the last devices. Claims are not made from a template, which is the work of a controller.
+fn devices() -> Workload {
+    let measured = measured(2_500, objects::plain).with(Claim::Device);
+    Workload::new("SchedulingWithResourceClaimTemplate", 1_000.0, 500, objects::node, measured)
+        .after(init(2_500, objects::plain).with(Claim::Device))
 }
 
 fn daemons() -> Workload {
