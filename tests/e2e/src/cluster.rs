@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
     }
 
     pub fn kubectl_args(&self, args: &[&str]) -> Result<String> {
-        output(self.kubectl_command("kubectl").args(args))
+        crate::kubectl(self.kubectl_command("kubectl").args(args))
     }
 
     /// Runs `kubectl get … -o json`.

@@ -163,7 +163,7 @@ impl<'a> ControlNodes<'a> {
 
     /// Runs kubectl on a control node.
     pub fn kubectl(&self, number: usize, args: &[&str]) -> Result<String> {
-        output(self.kubectl_command(number).args(args))
+        crate::kubectl(self.kubectl_command(number).args(args))
     }
 
     pub fn json(&self, number: usize, args: &[&str]) -> Result<Value> {

@@ -88,6 +88,22 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Attempts at a command of kubectl that lost what the server sent.
+const LOST_STREAMS: usize = 5;
+
+/// Runs a command of kubectl like [`output`]. `kubectl exec` drops what arrives before it has made its streams, which happens
+/// on a busy machine if the program in the container is quick; then it is run again.
+pub fn kubectl(command: &mut Command) -> Result<String> {
+    let mut result = output(command);
+    for _ in 1..LOST_STREAMS {
+        match &result {
+            Err(error) if error.to_string().contains("Unknown stream id") => result = output(command),
+            _ => break,
+        }
+    }
+    result
+}
+
 /// Polls until the answer is `Some`. The limit only ends a test that hangs; tests do not judge how long
 /// something takes.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {

@@ -250,7 +250,7 @@ impl<'a> Nodes<'a> {
 
     /// Runs kubectl on the first node.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        output(self.kubectl_command().args(args))
+        crate::kubectl(self.kubectl_command().args(args))
     }
 
     pub fn json(&self, args: &[&str]) -> Result<Value> {
