@@ -41,6 +41,8 @@ pub const SELECTOR_BYTES: usize = 1 << 20;
 /// Selectors whose answers are remembered for each slice of devices: an answer takes a byte, and a slice has up to 128 devices.
 /// A claim that has more of them for the same devices has some evaluated again.
 pub const SLICE_ANSWERS: usize = 64;
+/// Specifications of claims for which verdicts on nodes are remembered.
+pub const DEVICE_SHAPES: usize = 4;
 /// Devices that one search keeps as selectors see them: each takes up to some 10 kB.
 pub const DEVICE_VALUES: usize = 1024;
 /// Steps of a search for devices that take about a millisecond.

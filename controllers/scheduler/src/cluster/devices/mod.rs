@@ -18,6 +18,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod tolerations;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub use self::search::{Offer, Search, Trouble, search};
 use self::selectors::Selectors;
 use self::slices::Slices;
 use self::steps::Steps;
+pub use self::verdicts::Shape;
+use self::verdicts::{Stamps, Verdicts};
 use crate::pod::PodInfo;
 
 /// Claims and devices. The devices in use are counted claim by claim, as these change.
@@ -48,6 +51,8 @@ pub struct Devices {
     made: BTreeMap<Uid, BTreeSet<ObjectKey>>,
     slices: Slices,
     in_use: InUse,
+    stamps: Stamps,
+    verdicts: Verdicts,
     selectors: Selectors,
     /// Allocations that are not in the status of their claims yet, by the uid of the claim.
     in_flight: BTreeMap<String, InFlight>,
@@ -107,7 +112,7 @@ impl Devices {
         let old = self.claims.remove(key);
         if let Some(old) = &old {
             if let Some(allocation) = allocation(old) {
-                self.in_use.remove(allocation);
+                self.uncount(allocation);
             }
             if let Some(pod) = maker(old)
                 && let Some(made) = self.made.get_mut(&pod)
@@ -120,7 +125,7 @@ impl Devices {
         }
         if let Some(new) = new {
             if let Some(allocation) = allocation(&new) {
-                self.in_use.add(allocation);
+                self.count(allocation);
                 self.land(uid(&new));
             }
             if let Some(pod) = maker(&new) {
@@ -133,6 +138,7 @@ impl Devices {
 
     /// Adds a slice, or removes it; returns it as it was.
     pub fn set_slice(&mut self, name: &str, new: Option<Arc<ResourceSlice>>) -> Option<Arc<ResourceSlice>> {
+        self.stamps.change_all();
         self.slices.set(name, new)
     }
 
@@ -149,7 +155,7 @@ impl Devices {
     /// Counts devices for a claim until it is known whether its status has them.
     pub fn reserve(&mut self, pod: &PodInfo, claim: &ResourceClaim, allocation: AllocationResult) {
         self.land(uid(claim));
-        self.in_use.add(&allocation);
+        self.count(&allocation);
         let in_flight = InFlight { pod: pod.uid.clone(), allocation, is_written: false };
         self.in_flight.insert(uid(claim).to_owned(), in_flight);
     }
@@ -180,7 +186,27 @@ impl Devices {
 
     fn land(&mut self, claim: &str) {
         if let Some(landed) = self.in_flight.remove(claim) {
-            self.in_use.remove(&landed.allocation);
+            self.uncount(&landed.allocation);
         }
+    }
+
+    fn count(&mut self, allocation: &AllocationResult) {
+        self.in_use.add(allocation);
+        self.stamps.change(allocation, &self.slices);
+    }
+
+    fn uncount(&mut self, allocation: &AllocationResult) {
+        self.in_use.remove(allocation);
+        self.stamps.change(allocation, &self.slices);
+    }
+
+    /// Returns what is known of searches for claims like these, with this version of the classes of devices.
+    pub fn shape(&self, claims: &[&Arc<ResourceClaim>], classes: u64) -> Arc<Shape> {
+        self.verdicts.shape(claims, classes)
+    }
+
+    /// Returns a number that changes with each change of the devices that a node has to do with.
+    pub fn stamp(&self, node: &str) -> u64 {
+        self.stamps.of(node)
     }
 }

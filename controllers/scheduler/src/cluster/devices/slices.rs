@@ -99,7 +99,7 @@ impl Slice {
     }
 
     /// Returns the only node that has to do with the slice: counters decide about the devices of other slices.
-    fn only_node(&self) -> Option<&str> {
+    pub fn only_node(&self) -> Option<&str> {
         self.node().filter(|_| self.counter_sets.is_empty())
     }
 

@@ -11,15 +11,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use super::{DynamicResourcesArgs, failed};
 use crate::cluster::devices::{
-    CLAIM_ANNOTATION, ClaimPlan, Offer, Readiness, Search, Served, Target, Trouble, allocation,
+    CLAIM_ANNOTATION, ClaimPlan, Offer, Readiness, Search, Served, Shape, Target, Trouble, allocation,
     has_timed_out, readiness, requests, search, serve,
 };
 use crate::cluster::{CLASS_PREFIX, Cluster, Node, NodeId};
-use crate::framework::{NodeFilter, Refusal};
+use crate::framework::{Code, NodeFilter, Refusal};
 use crate::pod::PodInfo;
 use crate::resources::is_extended;
 
 pub(super) const NOT_AVAILABLE: &str = "resourceclaim not available on the node";
+const TIMED_OUT: &str = "timed out trying to allocate devices";
 /// Alternatives that a request can have (`FirstAvailableDeviceRequestMaxSize`).
 const MAX_ALTERNATIVES: usize = 8;
 
@@ -31,6 +32,8 @@ pub(super) struct Prepared<'a> {
     /// Those that the pod names.
     claims: Vec<&'a Arc<ResourceClaim>>,
     special: Special<'a>,
+    /// Verdicts for claims like these, if devices are all that the pod lacks: none of its claims has any.
+    shape: Option<Arc<Shape>>,
     /// The last answer: who refuses a node is asked why.
     last: RefCell<Option<(NodeId, Result<(), Refusal>)>>,
 }
@@ -122,7 +125,10 @@ impl<'a> Prepared<'a> {
             .iter()
             .filter(|claim| allocation(claim).is_none())
             .try_for_each(|claim| check(claim, cluster))?;
-        Ok(Some(Self { args, pod, cluster, claims, special, last: RefCell::default() }))
+        let are_open =
+            matches!(special, Special::None) && claims.iter().all(|claim| allocation(claim).is_none());
+        let shape = are_open.then(|| cluster.devices.shape(&claims, cluster.device_classes.version()));
+        Ok(Some(Self { args, pod, cluster, claims, special, shape, last: RefCell::default() }))
     }
 
     /// Returns the claims that the pod names.
@@ -226,7 +232,7 @@ impl<'a> Prepared<'a> {
             Some(Err(Trouble::OnNode(why))) => return Err(Refusal::unresolvable(why)),
             Some(Err(Trouble::TooLong)) => {
                 // The same search would take as long again: only a change can help, so no back-off is worth its while.
-                return Err(Refusal::unresolvable("timed out trying to allocate devices"));
+                return Err(Refusal::unresolvable(TIMED_OUT));
             }
             Some(Err(Trouble::Fails(why))) => return Err(failed(why)),
         };
@@ -300,6 +306,26 @@ impl<'a> Prepared<'a> {
         Ok(plans)
     }
 
+    /// Returns the verdict on a node, from an earlier attempt if nothing that matters has changed.
+    fn judge(&self, node: &Node) -> Result<(), Refusal> {
+        let search = || self.on(node, self.args.steps(), |_| ());
+        let Some(shape) = &self.shape else { return search() };
+        let stamp = self.cluster.devices.stamp(&node.name);
+        if let Some(known) = shape.known(node, stamp) {
+            return known.map_err(|why| Refusal::unresolvable(&*why));
+        }
+        let verdict = search();
+        match &verdict {
+            Ok(()) => shape.learn(node, stamp, Ok(())),
+            // What fails, or takes too long, says nothing of the node.
+            Err(Refusal { code: Code::Unresolvable, reasons, .. }) if *reasons != [TIMED_OUT] => {
+                shape.learn(node, stamp, Err(reasons.concat().into()));
+            }
+            Err(_) => {}
+        }
+        verdict
+    }
+
     fn verdict(&self, node: &Node) -> Result<(), Refusal> {
         let mut last = self.last.borrow_mut();
         if let Some((id, verdict)) = last.as_ref()
@@ -307,7 +333,7 @@ impl<'a> Prepared<'a> {
         {
             return verdict.clone();
         }
-        let verdict = self.on(node, self.args.steps(), |_| ());
+        let verdict = self.judge(node);
         *last = Some((node.id, verdict.clone()));
         verdict
     }

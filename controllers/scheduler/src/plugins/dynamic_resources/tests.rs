@@ -486,3 +486,62 @@ fn searches_of_one_attempt_share_their_steps() {
     cluster.devices.steps.take(1000);
     assert_eq!(reserved(&mut cluster).unwrap_err().message(), "timed out trying to allocate devices");
 }
+
+/// Compares verdicts that are remembered with those of claims that nobody has searched for before, over random changes of
+/// claims, slices, classes and nodes.
+#[test]
+fn verdicts_that_are_remembered_are_those_of_a_new_search() {
+    let names = ["a", "b", "c", "d"];
+    let nodes: Vec<_> = names.iter().map(|name| labeled(name, json!({}))).collect();
+    let mut cluster = cluster(&nodes, &[]);
+    let devices = json!([{"name": "d0"}, {"name": "d1"}]);
+    names.iter().for_each(|node| add_slice(&mut cluster, node, devices.clone()));
+    add_class(&mut cluster, json!({"metadata": {"name": "c"}, "spec": {}}));
+    let shared = |selector: Value| {
+        let fields = json!([{"key": "pool", "operator": "In", "values": [selector]}]);
+        let slice = json!({"metadata": {"name": "shared"}, "spec": {"driver": "d", "devices": [{"name": "d0"}],
+            "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": fields}]},
+            "pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}});
+        Arc::new(from_value::<ResourceSlice>(slice).unwrap())
+    };
+    let (mut random, mut seen) = (0x9E37_79B9_u64, [0; 2]);
+    let mut below = |bound: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % bound as u64).unwrap()
+    };
+    add(&mut cluster, &claim("known", json!({})));
+    for step in 0..2000 {
+        let (node, device) = (names[below(names.len())], ["d0", "d1"][below(2)]);
+        let key = format!("{node}-{device}");
+        match below(12) {
+            0..=4 => add(&mut cluster, &claim(&key, json!({"status": allocated(node, device)}))),
+            5..=7 => drop(cluster.devices.set_claim(&ObjectKey::new("default", &key), None)),
+            8 => add_slice(&mut cluster, node, if below(2) == 0 { json!([]) } else { devices.clone() }),
+            9 => drop(cluster.devices.set_slice("shared", Some(shared(["x", "y"][below(2)].into())))),
+            10 => {
+                let pool = ["x", "y"][below(2)];
+                cluster.set_node(labeled(node, json!({"pool": pool})));
+            }
+            _ => {
+                let expression =
+                    ["device.driver == 'd'", "device.driver == 'other'"][usize::from(below(4) == 0)];
+                let selector = json!({"cel": {"expression": expression}});
+                add_class(
+                    &mut cluster,
+                    json!({"metadata": {"name": "c"}, "spec": {"selectors": [selector]}}),
+                );
+            }
+        }
+        let request = json!([{"name": format!("r{step}"), "exactly":
+            {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}]);
+        add(&mut cluster, &claim("new", json!({"spec": {"devices": {"requests": request}}})));
+        for node in names {
+            let known = reason(&cluster, &user(&["known"]), node);
+            assert_eq!(known, reason(&cluster, &user(&["new"]), node), "step {step}, node {node}");
+            seen[usize::from(known == "feasible")] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 500), "{seen:?}");
+}
