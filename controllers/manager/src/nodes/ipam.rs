@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_client::events::reference;
-use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::networks::overlap;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use ipnetwork::IpNetwork;
@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::limits;
-use crate::meta::name;
 use crate::patch;
 
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -30,13 +29,23 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     }
     let queue = WorkQueue::new("node-ipam");
     let nodes = context.informers.cache::<Node>();
+    let known = Arc::new(Mutex::new(Networks::default()));
+    let heard = Arc::clone(&known);
+    nodes.on_change(move |change| {
+        let mut known = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = match change {
+            Change::Applied { new, .. } => networks(new),
+            Change::Deleted(_) => Vec::new(),
+        };
+        known.hear(&change.key().name, present, Instant::now(), matches!(change, Change::Deleted(_)));
+    });
     context.feed(tasks, &nodes, &queue);
     let controller = Ipam {
         client: context.client.clone(),
         recorder: context.recorder.named("cidrAllocator"),
         config: Arc::clone(&context.config),
         nodes: nodes.clone(),
-        networks: Mutex::default(),
+        networks: known,
     };
     // A single worker, since two could assign the same network to two nodes.
     context.start_with(tasks, queue, controller, 1, async move { nodes.synced().await });
@@ -47,10 +56,10 @@ struct Ipam {
     recorder: Recorder,
     config: Arc<Config>,
     nodes: Cache<Node>,
-    networks: Mutex<Networks>,
+    networks: Arc<Mutex<Networks>>,
 }
 
-/// The networks of nodes, as far as the cache does not have them.
+/// The networks of nodes, those that the cache does not show included.
 #[derive(Default)]
 struct Networks {
     /// Networks that were assigned but may not be in the cache yet, by node.
@@ -69,6 +78,16 @@ struct Resting {
 }
 
 impl Networks {
+    /// Records which networks a node has by now, or that it is gone. One without the networks that it had is another node
+    /// of the same name.
+    fn hear(&mut self, node: &str, networks: Vec<IpNetwork>, now: Instant, is_gone: bool) {
+        if !networks.is_empty() {
+            self.see(node, networks);
+        } else if is_gone || self.seen.contains_key(node) {
+            self.release(node, now);
+        }
+    }
+
     /// Records that a node exists with these networks.
     fn see(&mut self, node: &str, networks: Vec<IpNetwork>) {
         self.given.remove(node);
@@ -107,17 +126,11 @@ impl Reconcile for Ipam {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
-        let (nodes, now) = (self.nodes.list(), Instant::now());
-        let Some(node) = nodes.iter().find(|node| name(&node.metadata) == key.name) else {
-            self.with(|known| known.release(&key.name, now));
+        let now = Instant::now();
+        let Some(node) = self.nodes.get(key).filter(|node| networks(node).is_empty()) else {
             return Ok(Outcome::Done);
         };
-        let present = networks(node);
-        if !present.is_empty() {
-            self.with(|known| known.see(&key.name, present));
-            return Ok(Outcome::Done);
-        }
-        let in_use: Vec<IpNetwork> = nodes.iter().flat_map(|node| networks(node)).collect();
+        let in_use: Vec<IpNetwork> = self.with(|known| known.seen.values().flatten().copied().collect());
         let taken = [in_use.as_slice(), &self.config.service_cidrs].concat();
         let (reserved, former, rest) =
             self.with(|known| (known.reserved(&key.name, now), known.former(&key.name), known.rest(now)));
@@ -139,7 +152,7 @@ impl Reconcile for Ipam {
             }
         };
         self.with(|known| known.given.insert(key.name.clone(), free.clone()));
-        let mut new = Node::clone(node);
+        let mut new = Node::clone(&node);
         let spec = new.spec.get_or_insert_default();
         spec.pod_cidr = free.first().map(ToString::to_string);
         spec.pod_cidrs = Some(free.iter().map(ToString::to_string).collect());
@@ -188,15 +201,15 @@ fn lowest_free(cluster: IpNetwork, prefix: u8, used: &[IpNetwork], from: u128) -
     if prefix < cluster.prefix() || prefix > bits {
         return None;
     }
-    let (first, last) = range(cluster);
+    let ((first, last), size) = (range(cluster), size(bits, prefix));
+    let mut start = first.max(from.checked_next_multiple_of(size)?);
     let mut taken: Vec<(u128, u128)> = used
         .iter()
         .filter(|network| network.is_ipv4() == cluster.is_ipv4())
         .map(|network| range(*network))
+        .filter(|(_, to)| *to >= start)
         .collect();
     taken.sort_unstable();
-    let size = size(bits, prefix);
-    let mut start = first.max(from.checked_next_multiple_of(size)?);
     for (from, to) in taken {
         // Everything before `from` is free, and all networks are aligned to `size`.
         if start.checked_add(size - 1)? < from {
@@ -284,6 +297,22 @@ mod tests {
         assert_eq!(next(&["10.244.1.0/24", "10.244.3.0/24"]).as_deref(), Some("10.244.0.0/24"));
         assert_eq!(next(&["10.244.3.0/24", "172.16.0.0/24"]).as_deref(), Some("10.244.0.0/24"));
         assert_eq!(next(&["10.244.0.0/22"]), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_made_again_has_its_former_networks_before_others() {
+        let (mut known, now) = (Networks::default(), Instant::now());
+        let network = net("10.244.7.0/24");
+        known.hear("a", Vec::new(), now, false);
+        known.hear("b", Vec::new(), now, true);
+        assert!(known.reserved("c", now).is_empty(), "neither had any");
+        for is_gone in [true, false] {
+            known.hear("a", vec![network], now, false);
+            assert_eq!((known.seen.len(), known.former("a")), (1, None));
+            known.hear("a", Vec::new(), now, is_gone);
+            assert!(known.seen.is_empty());
+            assert_eq!((known.reserved("c", now), known.former("a")), (vec![network], Some(vec![network])));
+        }
     }
 
     #[tokio::test(start_paused = true)]
