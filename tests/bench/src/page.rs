@@ -67,6 +67,7 @@ const TABLES: [(&str, &[&str]); 14] = [
         "scheduler",
         &[
             "core",
+            "alone",
             "SchedulingBasic",
             "OwnedPods",
             "TopologySpreading",
@@ -83,6 +84,7 @@ const TABLES: [(&str, &[&str]); 14] = [
             "PreemptionAsync",
             "Unschedulable",
             "SchedulingCSIPVs",
+            "SchedulingWithResourceClaimTemplate",
             "SchedulingDaemonset",
         ],
     ),
