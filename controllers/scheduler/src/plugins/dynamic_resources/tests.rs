@@ -467,13 +467,22 @@ fn searches_of_one_attempt_share_their_steps() {
     add(&mut cluster, &claim("x", json!({"spec": {"devices": {"requests": requests}}})));
     add(&mut cluster, &claim("y", json!({})));
     let args = DynamicResourcesArgs { filter_timeout: Duration::from_millis(2), ..Default::default() };
-    // An attempt to evict pods asks again for each of them.
     let ask = |cluster: &Cluster| refusal(DynamicResources(args), &user(&["x"]), cluster, "a").unwrap();
+    // Of a node that has changed nothing is known.
+    let ask_anew = |cluster: &mut Cluster| {
+        cluster.set_node(labeled("a", json!({})));
+        ask(cluster)
+    };
     let now = || "2026-01-01T00:00:00Z".parse().unwrap();
     for _ in 0..2 {
         cluster.devices.begin(now());
+        assert_eq!(ask_anew(&mut cluster).message(), "cannot allocate all claims");
+        let taken = cluster.devices.steps.taken();
+        // An attempt to evict pods asks again for each of them.
         assert_eq!(ask(&cluster).message(), "cannot allocate all claims");
-        let asked = (0..40).find(|_| ask(&cluster).message() == "timed out trying to allocate devices");
+        assert_eq!(cluster.devices.steps.taken(), taken, "what is known takes no step");
+        let is_late = |why: Refusal| why.message() == "timed out trying to allocate devices";
+        let asked = (0..40).find(|_| is_late(ask_anew(&mut cluster)));
         assert!(asked.is_some(), "40 searches fit into {args:?}");
         assert_eq!(ask(&cluster).code, Code::Unresolvable, "only a change helps");
     }
