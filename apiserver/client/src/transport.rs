@@ -150,7 +150,7 @@ fn http(config: &Config) -> kube::Result<legacy::Client<impl Connect + Clone + u
 
 /// Returns a connector that speaks HTTP/2 with servers that do, as client-go does: the requests and watches of a component
 /// share one connection, and those that are made at the same time share its packets. kube's own speaks HTTP/1.1, with a
-/// connection for each.
+/// connection for each. A request that takes its connection over, as `exec` does, needs kube's own client.
 fn tls(config: &Config) -> kube::Result<HttpsConnector<HttpConnector>> {
     let mut builder =
         HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();

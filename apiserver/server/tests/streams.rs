@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_auth::authentication::pki::{Pki, Subject};
-use apiserver_client::connect;
 use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::streams::{Dial, Kubelets, NodeStream, Peer, Transport};
@@ -25,6 +24,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, AttachParams, LogParams, PostParams};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -171,7 +171,10 @@ impl Running {
         let kubeconfig = dir.path().join("kubeconfig");
         let url = format!("https://{address}");
         pki.write_kubeconfig(&kubeconfig, &url, "t", &Subject::admin()).unwrap();
-        let client = connect(&kubeconfig, "test").await.unwrap();
+        // kube's own client, since the one of the components speaks HTTP/2, in which no connection can be taken over.
+        let kubeconfig = Kubeconfig::read_from(&kubeconfig).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        let client = Client::try_from(config).unwrap();
         Self { server, client, address, shutdown, serving, dir }
     }
 
