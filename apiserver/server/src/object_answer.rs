@@ -41,16 +41,16 @@ fn unreadable(error: serde_json::Error) -> ApiError {
     ApiError::internal(format!("an object cannot be decoded: {error}"))
 }
 
-/// Returns the `PartialObjectMetadata` of an object in JSON. The text of its metadata is taken as it is: controllers that
-/// write many objects ask for this, and it costs less than the whole object.
+/// Returns the `PartialObjectMetadata` of an object in JSON, like [`metadata_only`], with the text of its metadata as it is:
+/// the object is not decoded, because controllers ask for this with each pod that they create.
 fn metadata_text(object: &[u8], api_version: &str) -> serde_json::Result<String> {
     #[derive(Deserialize)]
     struct Parts<'a> {
         #[serde(borrow)]
-        metadata: &'a RawValue,
+        metadata: Option<&'a RawValue>,
     }
     let Parts { metadata } = serde_json::from_slice(object)?;
-    let metadata = metadata.get();
+    let metadata = metadata.map_or("null", RawValue::get);
     Ok(format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{api_version}","metadata":{metadata}}}"#)
         + "\n")
 }
@@ -74,11 +74,15 @@ mod tests {
 
     #[test]
     fn metadata_alone_are_the_same_as_those_of_the_whole_object() {
-        let object = json!({"kind": "Pod", "spec": {"metadata": {"name": "no"}}, "metadata": {"name": "é}{\"",
-            "labels": {"metadata": "a"}}});
-        let text = metadata_text(object.to_string().as_bytes(), "meta.k8s.io/v1").unwrap();
-        assert!(text.ends_with('\n'));
-        let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value, metadata_only(&object, "meta.k8s.io/v1"));
+        let metadata = json!({"name": "é}{\"", "labels": {"metadata": "a"}});
+        for object in [
+            json!({"kind": "Pod", "spec": {"metadata": {"name": "no"}}, "metadata": metadata}),
+            json!({"kind": "Pod", "spec": {}}),
+        ] {
+            let text = metadata_text(object.to_string().as_bytes(), "meta.k8s.io/v1").unwrap();
+            assert!(text.ends_with('\n'));
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(value, metadata_only(&object, "meta.k8s.io/v1"));
+        }
     }
 }

@@ -34,10 +34,10 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     nodes.on_change(move |change| {
         let mut known = heard.lock().unwrap_or_else(PoisonError::into_inner);
         let present = match change {
-            Change::Applied { new, .. } => networks(new),
-            Change::Deleted(_) => Vec::new(),
+            Change::Applied { new, .. } => Some(networks(new)),
+            Change::Deleted(_) => None,
         };
-        known.hear(&change.key().name, present, Instant::now(), matches!(change, Change::Deleted(_)));
+        known.hear(&change.key().name, present, Instant::now());
     });
     context.feed(tasks, &nodes, &queue);
     let controller = Ipam {
@@ -59,7 +59,7 @@ struct Ipam {
     networks: Arc<Mutex<Networks>>,
 }
 
-/// The networks of nodes, those that the cache does not show included.
+/// The networks of nodes, including those that the cache does not show yet.
 #[derive(Default)]
 struct Networks {
     /// Networks that were assigned but may not be in the cache yet, by node.
@@ -78,13 +78,13 @@ struct Resting {
 }
 
 impl Networks {
-    /// Records which networks a node has by now, or that it is gone. One without the networks that it had is another node
-    /// of the same name.
-    fn hear(&mut self, node: &str, networks: Vec<IpNetwork>, now: Instant, is_gone: bool) {
-        if !networks.is_empty() {
-            self.see(node, networks);
-        } else if is_gone || self.seen.contains_key(node) {
-            self.release(node, now);
+    /// Records which networks a node has now; `None` if it is gone. A node that has lost its networks is another one of
+    /// the same name.
+    fn hear(&mut self, node: &str, present: Option<Vec<IpNetwork>>, now: Instant) {
+        match present {
+            Some(networks) if !networks.is_empty() => self.see(node, networks),
+            Some(_) if !self.seen.contains_key(node) => {}
+            Some(_) | None => self.release(node, now),
         }
     }
 
@@ -127,9 +127,14 @@ impl Reconcile for Ipam {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let now = Instant::now();
-        let Some(node) = self.nodes.get(key).filter(|node| networks(node).is_empty()) else {
+        let Some(node) = self.nodes.get(key) else {
+            // It may have been given networks after its end was heard of.
+            self.with(|known| known.release(&key.name, now));
             return Ok(Outcome::Done);
         };
+        if !networks(&node).is_empty() {
+            return Ok(Outcome::Done);
+        }
         let in_use: Vec<IpNetwork> = self.with(|known| known.seen.values().flatten().copied().collect());
         let taken = [in_use.as_slice(), &self.config.service_cidrs].concat();
         let (reserved, former, rest) =
@@ -303,13 +308,13 @@ mod tests {
     async fn a_node_that_is_made_again_has_its_former_networks_before_others() {
         let (mut known, now) = (Networks::default(), Instant::now());
         let network = net("10.244.7.0/24");
-        known.hear("a", Vec::new(), now, false);
-        known.hear("b", Vec::new(), now, true);
+        known.hear("a", Some(Vec::new()), now);
+        known.hear("b", None, now);
         assert!(known.reserved("c", now).is_empty(), "neither had any");
-        for is_gone in [true, false] {
-            known.hear("a", vec![network], now, false);
+        for end in [None, Some(Vec::new())] {
+            known.hear("a", Some(vec![network]), now);
             assert_eq!((known.seen.len(), known.former("a")), (1, None));
-            known.hear("a", Vec::new(), now, is_gone);
+            known.hear("a", end, now);
             assert!(known.seen.is_empty());
             assert_eq!((known.reserved("c", now), known.former("a")), (vec![network], Some(vec![network])));
         }
