@@ -18,7 +18,7 @@ pub const FAILED_WORKERS: usize = 2;
 
 /// Time of computing from which a key rests before it is processed again.
 pub const COSTLY: Duration = Duration::from_millis(1);
-/// Ratio of the time from the begin of such processing to the next one, to the time of computing: one key keeps a
+/// Multiple of the time of computing that passes from the start of such processing to the next one: one key keeps a
 /// processor busy for at most a fifth of the time.
 pub const REST: u32 = 5;
 

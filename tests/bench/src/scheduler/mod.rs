@@ -35,6 +35,8 @@ const LATENCY: Metric = ("latency_seconds", "seconds");
 const FIRST: Metric = ("first_latency_seconds", "seconds");
 /// Processor time for a pod that is placed; on a busy machine it tells more than the rate.
 const CPU: Metric = ("cpu_seconds_per_pod", "seconds");
+/// Time from the request that creates a pod to the news that it is bound.
+const P99: Metric = ("p99_seconds", "seconds");
 const BYTES: Metric = ("bytes", "bytes");
 /// Longest time that an attempt should take.
 const LATENCY_GOAL: f64 = 0.001;

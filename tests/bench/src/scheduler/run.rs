@@ -11,7 +11,7 @@ use super::bound::Bound;
 use super::process::{Program, Scheduler};
 use super::straight;
 use super::workloads::{Group, Workload};
-use super::{PODS, SUITE, goal};
+use super::{P99, PODS, SUITE, goal};
 use crate::api::client::{Call, Connection};
 use crate::api::{RATIO_TO_LIMIT, wants};
 use crate::controllers::stage::{CONNECTIONS, Stage};
@@ -21,8 +21,6 @@ use crate::subject::{Plan, Subject};
 
 /// Bindings of pods that exist already.
 const BINDINGS: Metric = ("bindings_per_second", "per_second");
-/// Time from the request that creates a pod to the news that it is bound.
-const P99: Metric = ("p99_seconds", "seconds");
 /// Peak of resident memory of the scheduler.
 const PEAK: Metric = ("peak_bytes", "bytes");
 /// Share of the rate without a scheduler that has to be reached.

@@ -317,7 +317,7 @@ impl<'a> Prepared<'a> {
         let verdict = search();
         match &verdict {
             Ok(()) => shape.learn(node, stamp, Ok(())),
-            // What fails, or takes too long, says nothing of the node.
+            // A search that fails, or takes too long, is no verdict on the node.
             Err(Refusal { code: Code::Unresolvable, reasons, .. }) if *reasons != [TIMED_OUT] => {
                 shape.learn(node, stamp, Err(reasons.concat().into()));
             }

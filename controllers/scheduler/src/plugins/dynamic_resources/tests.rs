@@ -468,7 +468,7 @@ fn searches_of_one_attempt_share_their_steps() {
     add(&mut cluster, &claim("y", json!({})));
     let args = DynamicResourcesArgs { filter_timeout: Duration::from_millis(2), ..Default::default() };
     let ask = |cluster: &Cluster| refusal(DynamicResources(args), &user(&["x"]), cluster, "a").unwrap();
-    // Of a node that has changed nothing is known.
+    // No verdict is remembered of a node that has changed.
     let ask_anew = |cluster: &mut Cluster| {
         cluster.set_node(labeled("a", json!({})));
         ask(cluster)
