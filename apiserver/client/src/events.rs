@@ -30,7 +30,7 @@ use tracing::debug;
 use crate::limits;
 use crate::object::{Metadata as _, Object};
 use correlate::{Correlator, Step, Written};
-pub use recorder::{About, SeriesRecorder};
+pub use recorder::{About, IsBusy, SeriesRecorder};
 use refusals::Refusals;
 
 /// End of a message that was too long.

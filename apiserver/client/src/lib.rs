@@ -23,7 +23,7 @@ pub mod transport;
 
 pub use accounts::Accounts;
 pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection, version_of};
-pub use events::{About, Recorder, SeriesRecorder};
+pub use events::{About, IsBusy, Recorder, SeriesRecorder};
 pub use fence::Fence;
 pub use latest::Latest;
 pub use object::{Labels, Metadata, Object};

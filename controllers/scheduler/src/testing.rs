@@ -115,7 +115,7 @@ pub fn scores(plugin: &impl Plugin, pod: &PodInfo, cluster: &Cluster) -> Option<
         return Some(scores);
     }
     let nodes: Vec<NodeId> = cluster.known().iter().collect();
-    plugin.score(pod, cluster, &nodes)
+    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
 }
 
 /// Returns a plugin's answer to a change from one version of a node to another.

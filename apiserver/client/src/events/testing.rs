@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
@@ -17,6 +18,11 @@ pub(super) struct Asked {
     pub path: String,
     pub body: Value,
 }
+
+/// Code of a server that accepts a request, but takes its time.
+pub(super) const SLOW: u16 = 202;
+/// The time that it takes.
+pub(super) const SLOW_TIME: Duration = Duration::from_secs(10);
 
 /// Requests that the server has received and no test has taken.
 pub(super) type Log = Arc<Mutex<Vec<Asked>>>;
@@ -35,6 +41,9 @@ pub(super) fn server(codes: &[u16]) -> (Client, Log) {
             let (method, path) = (head.method.to_string(), head.uri.path().to_owned());
             seen.lock().unwrap().push(Asked { method, path, body: body.clone() });
             let code = codes.lock().unwrap().pop_front().unwrap_or(201);
+            if code == SLOW {
+                tokio::time::sleep(SLOW_TIME).await;
+            }
             if code == 0 {
                 return Err(io::Error::from(io::ErrorKind::ConnectionReset));
             }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::recorder::{IsBusy, Recorded};
 use super::refusals::Refusals;
 use super::series::Series;
 use crate::limits;
@@ -38,6 +39,7 @@ enum Purpose {
 pub(super) struct Writer {
     client: Client,
     ambient: Ambient,
+    is_busy: IsBusy,
     series: Series,
     /// Writes that are to begin, by time.
     waiting: BTreeMap<(Instant, u64), Write>,
@@ -48,10 +50,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub fn new(client: Client, ambient: Ambient) -> Self {
+    pub fn new(client: Client, ambient: Ambient, is_busy: IsBusy) -> Self {
         Self {
             client,
             ambient,
+            is_busy,
             series: Series::default(),
             waiting: BTreeMap::new(),
             next: 0,
@@ -61,14 +64,15 @@ impl Writer {
     }
 
     /// Writes until shutdown, or until there is nobody left who records events and all are written.
-    pub async fn run(mut self, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
+    pub async fn run(mut self, mut events: mpsc::Receiver<Recorded>, shutdown: CancellationToken) {
         let begin = |period| interval_at(Instant::now() + period, period);
         let (mut ends, mut refreshes) =
             (begin(limits::EVENT_SERIES_SILENCE), begin(limits::EVENT_SERIES_REFRESH));
         let mut is_open = true;
         while is_open || !self.writing.is_empty() || !self.waiting.is_empty() {
-            self.begin_due();
-            let has_room = self.writing.len() < limits::EVENT_WRITES;
+            let lanes = self.lanes(events.len());
+            self.begin_due(lanes);
+            let has_room = self.writing.len() < lanes;
             let due = self.waiting.first_key_value().map_or_else(Instant::now, |((at, _), _)| *at);
             tokio::select! {
                 biased;
@@ -81,7 +85,8 @@ impl Writer {
                 _ = refreshes.tick() => self.add(self.series.running(), Purpose::Refresh),
                 () = sleep_until(due), if has_room && !self.waiting.is_empty() => {}
                 event = events.recv(), if has_room && is_open => match event {
-                    Some(event) => {
+                    Some(recorded) => {
+                        let event = recorded.event(self.ambient.random.next_u64());
                         let written = self.series.record(event, Instant::now());
                         self.add(written, Purpose::New { attempts: 0 });
                     }
@@ -107,10 +112,16 @@ impl Writer {
         self.next += 1;
     }
 
+    /// Returns the number of events that may be written at one time while so many are queued: a single one while the
+    /// component is busy, so that its other requests have the API server to themselves, unless events would be dropped soon.
+    fn lanes(&self, queued: usize) -> usize {
+        if queued < limits::EVENT_SERIES_QUEUE / 2 && (self.is_busy)() { 1 } else { limits::EVENT_WRITES }
+    }
+
     /// Begins writes that are due, as far as there is room.
-    fn begin_due(&mut self) {
+    fn begin_due(&mut self, lanes: usize) {
         let now = Instant::now();
-        while self.writing.len() < limits::EVENT_WRITES
+        while self.writing.len() < lanes
             && let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now)
         {
             let (write, client) = (first.remove(), self.client.clone());

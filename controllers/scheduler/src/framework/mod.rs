@@ -22,7 +22,7 @@ pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
 pub use self::plugin::{
     Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,
-    PreemptionArgs, Refusal,
+    PreemptionArgs, Refusal, Scores,
 };
 pub use self::profile::{Profile, Sampling};
 pub use self::refusals::Refusals;

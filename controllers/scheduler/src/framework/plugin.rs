@@ -114,6 +114,36 @@ pub enum Normalize {
     Least,
 }
 
+/// Normalized scores of the feasible nodes by one plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// All nodes have this score. A list of equal numbers for each pod would cost more than most decisions.
+    Same(i64),
+    /// The scores of the nodes, in their order.
+    Each(Vec<i64>),
+}
+
+impl Scores {
+    /// Adds the scores with a weight to totals, in the order of the nodes.
+    pub fn add_to(&self, totals: &mut [i64], weight: i64) {
+        match self {
+            Self::Same(0) => {}
+            Self::Same(score) => totals.iter_mut().for_each(|total| *total += score * weight),
+            Self::Each(scores) => {
+                totals.iter_mut().zip(scores).for_each(|(total, score)| *total += score * weight);
+            }
+        }
+    }
+
+    /// Returns the score of each of so many nodes.
+    pub fn to_vec(&self, nodes: usize) -> Vec<i64> {
+        match self {
+            Self::Same(score) => vec![*score; nodes],
+            Self::Each(scores) => scores.clone(),
+        }
+    }
+}
+
 impl Normalize {
     /// Replaces raw scores, which are not negative, by scores (`DefaultNormalizeScore`).
     pub fn apply(self, scores: &mut [i64]) {
@@ -214,7 +244,7 @@ pub trait Plugin: Send + Sync {
 
     /// Returns normalized scores of the feasible nodes, in their order, which depend on more than a template and a node;
     /// `None` if the plugin has nothing to say of the pod (PreScore, Score and NormalizeScore).
-    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _feasible: &[NodeId]) -> Option<Vec<i64>> {
+    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _feasible: &[NodeId]) -> Option<Scores> {
         None
     }
 

@@ -1,6 +1,7 @@
 //! The scores of feasible nodes.
 
 use super::meter::{Meter, Stage, Status};
+use super::plugin::Scores;
 use super::profile::Profile;
 use super::view::{Column, Views};
 use crate::cluster::{Cluster, NodeId};
@@ -29,11 +30,11 @@ pub fn score(
             continue;
         }
         let scoring = || scores_of(profile, index, column.as_ref(), (pod, cluster, feasible));
-        let status = |scores: &Option<Vec<i64>>| scores.as_ref().map_or(Status::Skip, |_| Status::Success);
+        let status = |scores: &Option<Scores>| scores.as_ref().map_or(Status::Skip, |_| Status::Success);
         let scores = meter.time((Stage::Score, index), feasible.len(), scoring, status);
         let Some(scores) = scores else { continue };
         meter.evaluated(Stage::Score, index);
-        totals.iter_mut().zip(&scores).for_each(|(total, score)| *total += score * weight);
+        scores.add_to(&mut totals, weight);
     }
     meter.ended(Stage::Score, Status::Success);
     totals
@@ -50,7 +51,7 @@ pub fn scores_by_plugin(
     let view = views.refresh(profile, &pod.spec, cluster);
     let scores = profile.score.iter().zip(&view.columns).filter_map(|(&(index, _), column)| {
         let scores = scores_of(profile, index, column.as_ref(), (pod, cluster, feasible))?;
-        Some((profile.plugin(index).name(), scores))
+        Some((profile.plugin(index).name(), scores.to_vec(feasible.len())))
     });
     scores.collect()
 }
@@ -61,7 +62,7 @@ fn scores_of(
     index: usize,
     column: Option<&Column>,
     (pod, cluster, feasible): (&PodInfo, &Cluster, &[NodeId]),
-) -> Option<Vec<i64>> {
+) -> Option<Scores> {
     match column {
         Some(column) => Some(column.scores(feasible)),
         None => profile.plugin(index).score(pod, cluster, feasible),

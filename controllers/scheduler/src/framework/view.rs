@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plugin::{NodeFilter, Normalize};
+use super::plugin::{NodeFilter, Normalize, Scores};
 use super::profile::Profile;
 use super::refusals::Refusals;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet, Position};
@@ -58,13 +58,15 @@ impl Column {
     }
 
     /// Returns the normalized scores of nodes.
-    pub fn scores(&self, nodes: &[NodeId]) -> Vec<i64> {
-        let mut scores = match self.non_zero {
-            0 => vec![0; nodes.len()],
-            _ => nodes.iter().map(|id| self.raw[id.index()]).collect(),
-        };
+    pub fn scores(&self, nodes: &[NodeId]) -> Scores {
+        if self.non_zero == 0 {
+            let mut score = [0];
+            self.normalize.apply(&mut score);
+            return Scores::Same(score[0]);
+        }
+        let mut scores: Vec<i64> = nodes.iter().map(|id| self.raw[id.index()]).collect();
         self.normalize.apply(&mut scores);
-        scores
+        Scores::Each(scores)
     }
 }
 

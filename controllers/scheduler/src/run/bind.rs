@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_client::{Informers, ObjectKey, SeriesRecorder};
+use apiserver_client::{Informers, IsBusy, ObjectKey, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -84,6 +84,12 @@ impl Binder {
     /// Returns the bound on requests in flight, for other requests about pods.
     pub fn lanes(&self) -> Arc<Semaphore> {
         Arc::clone(&self.lanes)
+    }
+
+    /// Returns a function that tells if requests about pods are in flight.
+    pub fn is_busy(&self) -> IsBusy {
+        let lanes = self.lanes();
+        Arc::new(move || lanes.available_permits() < limits::BINDINGS)
     }
 
     /// Writes a binding, and reports the outcome to the loop.

@@ -109,20 +109,22 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let client = fence.around(informers.client().clone());
     let updates = Updates::new();
     let pods = informers.cache::<PodInfo>();
+    let queue = measure::queue(&config);
+    let metrics = config.metrics;
+    let binder = Binder::new(client.clone(), updates.clone(), &informers, ambient.clone(), metrics.clone());
     let (writer, time, stop) = (client.clone(), ambient.clone(), shutdown.clone());
-    let recorder = SeriesRecorder::new(writer, time, DEFAULT_SCHEDULER, &config.host, stop);
+    let recorder =
+        SeriesRecorder::new(writer, time, (DEFAULT_SCHEDULER, &config.host), binder.is_busy(), stop);
     let names = config.profiles.iter().map(|profile| profile.name.clone());
     let recorders = names.map(|name| (name.clone(), recorder.named(&name))).collect();
     let followed = follow::all(&informers, &updates);
-    config.metrics.begin(&config.profiles, pods.clone());
-    let queue = measure::queue(&config);
+    metrics.begin(&config.profiles, pods.clone());
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
-    let metrics = config.metrics;
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;
     let mut scheduler = Scheduler {
         queue,
-        binder: Binder::new(client.clone(), updates.clone(), &informers, ambient.clone(), metrics.clone()),
+        binder,
         desk,
         meter: Meter::new(Instant::now),
         measured: Measured::new(metrics),

@@ -51,6 +51,12 @@ impl Stage {
         Ok(Self { connections, controllers: None, api, runtime, directory })
     }
 
+    /// Opens the connections anew: the API server ends those that have been idle for some time.
+    pub fn reconnect(&mut self) -> Result<()> {
+        self.connections = self.runtime.block_on(self.api.target.connect(CONNECTIONS))?;
+        Ok(())
+    }
+
     /// Returns the directory of the API server.
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("hawser")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
@@ -15,6 +15,11 @@ use crate::controllers::stage::Stage;
 
 /// Watches the pods that have a node; others are not sent.
 const WATCH: &str = "/api/v1/pods?watch=true&timeoutSeconds=7200&fieldSelector=spec.nodeName!%3D";
+
+/// Pause between two looks at what is bound; the times are those of the events.
+const LOOK: Duration = Duration::from_millis(5);
+/// Time within which the next pod must be bound.
+const STALLED: Duration = Duration::from_secs(120);
 
 /// Times by namespace and name of the pods.
 type Times = BTreeMap<(String, String), Instant>;
@@ -66,6 +71,28 @@ impl Bound {
     /// Returns the number of bound pods.
     pub fn count(&self) -> usize {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Waits until as many pods are bound. Fails if the watch ends, if no further pod is bound for a long time, or as soon
+    /// as `check` does.
+    pub async fn reached(&self, count: usize, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            check()?;
+            if self.task.is_finished() {
+                bail!("the watch of bound pods has ended");
+            }
+            let now = self.count();
+            if now >= count {
+                return Ok(());
+            }
+            if now > last {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() > STALLED {
+                bail!("{now} of {count} pods are bound, and no further one within {STALLED:?}");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Forgets the pods so far.

@@ -27,10 +27,9 @@ const PEAK: Metric = ("peak_bytes", "bytes");
 const LEAST_SHARE: f64 = 0.8;
 /// Time between two pods of the churn, as in scheduler_perf.
 const CHURN: Duration = Duration::from_millis(200);
-/// Pause between two looks at what is bound, and at what waits.
-const LOOK: Duration = Duration::from_millis(5);
+/// Pause between two looks at what waits.
 const LOOK_AT_PARKED: Duration = Duration::from_secs(1);
-/// Time within which the next pod must be bound.
+/// Time within which the next pod must have been attempted.
 const STALLED: Duration = Duration::from_secs(120);
 
 /// Measures the subjects of the plan.
@@ -88,6 +87,7 @@ fn measure(workload: &Workload, program: &Program) -> Result<Figures> {
         running.stage.create_each(parked.pods())?;
         running.until_parked(parked)?;
     }
+    running.stage.reconnect()?;
     running.bound.clear();
     running.place(workload)
 }
@@ -106,20 +106,7 @@ impl Running {
     }
 
     async fn reached(&mut self, count: usize) -> Result<()> {
-        let (mut last, mut since) = (0, Instant::now());
-        loop {
-            self.check()?;
-            let now = self.bound.count();
-            if now >= count {
-                return Ok(());
-            }
-            if now > last {
-                (last, since) = (now, Instant::now());
-            } else if since.elapsed() > STALLED {
-                bail!("{now} of {count} pods are bound, and no further one within {STALLED:?}");
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+        self.bound.reached(count, || self.scheduler.check()).await
     }
 
     /// Waits until pods have been attempted that no node has room for.

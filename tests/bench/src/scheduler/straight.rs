@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
+use super::bound::Bound;
 use super::objects;
 use super::workloads::{Group, Workload};
 use crate::api::client::Call;
@@ -39,20 +40,25 @@ pub fn stage(workload: &Workload) -> Result<Stage> {
     Ok(stage)
 }
 
-/// Measures the rates with the nodes of a workload, and with as many of its pods.
+/// Measures the rates with the nodes of a workload, and with as many of its pods, until a watch has shown the last binding
+/// as for a scheduler.
 pub fn rates(workload: &Workload) -> Result<Rates> {
     let stage = stage(workload)?;
+    let bound = Bound::watch(&stage)?;
     let measured = workload.measured.of(workload.measured.count.min(PODS));
     let runtime = Rc::clone(&stage.runtime);
     let work = Straight::new(stage, workload);
     runtime.block_on(async {
         let began = Instant::now();
         work.create_and_bind(measured).await?;
+        bound.reached(measured.count, || Ok(())).await?;
         let both = measured.count as f64 / began.elapsed().as_secs_f64();
+        bound.clear();
         let others = measured.named("other");
         work.create(others).await?;
         let began = Instant::now();
         work.bind_all(others).await?;
+        bound.reached(others.count, || Ok(())).await?;
         Ok(Rates { both, bindings: measured.count as f64 / began.elapsed().as_secs_f64() })
     })
 }

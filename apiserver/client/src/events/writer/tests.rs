@@ -1,9 +1,12 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use apiserver_meta::ambient::{Clock, Random};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::*;
-use crate::events::testing::{Asked, Log, about, server, written};
+use crate::events::testing::{Asked, Log, SLOW, SLOW_TIME, about, server, written};
 use crate::events::{About, SeriesRecorder};
 
 /// A wall clock that advances with tokio's, and no randomness but in names.
@@ -24,11 +27,16 @@ impl Random for Steady {
 
 /// Returns a recorder on a server that answers with these codes, and what the server receives.
 fn recorder(codes: &[u16]) -> (SeriesRecorder, Log, CancellationToken) {
+    recorder_of(codes, Arc::new(|| false))
+}
+
+fn recorder_of(codes: &[u16], is_busy: IsBusy) -> (SeriesRecorder, Log, CancellationToken) {
     let (client, log) = server(codes);
     let (clock, random) = (Steady(Instant::now()), Steady(Instant::now()));
-    let ambient = Ambient { clock: std::sync::Arc::new(clock), random: std::sync::Arc::new(random) };
+    let ambient = Ambient { clock: Arc::new(clock), random: Arc::new(random) };
     let stop = CancellationToken::new();
-    (SeriesRecorder::new(client, ambient, "default-scheduler", "a", stop.clone()), log, stop)
+    let recorder = SeriesRecorder::new(client, ambient, ("default-scheduler", "a"), is_busy, stop.clone());
+    (recorder, log, stop)
 }
 
 fn refuse(recorder: &SeriesRecorder) {
@@ -153,6 +161,37 @@ async fn outage_leaves_no_more_than_the_backlog() {
     }
     written(&log, 2 * limits::EVENT_BACKLOG).await;
     assert!(pass(&log, 13).await.len() <= limits::EVENT_BACKLOG);
+}
+
+/// Records so many events about different objects, and lets their requests begin; returns the number of requests.
+async fn flood(recorder: &SeriesRecorder, log: &Log, count: usize) -> usize {
+    for number in 0..count {
+        let about = ObjectReference { uid: Some(number.to_string()), ..about() };
+        recorder.normal(about, "Scheduled", "Binding", "to a node");
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    written(log, 0).await.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_component_writes_one_event_at_a_time_until_it_is_at_rest() {
+    let busy = Arc::new(AtomicBool::new(true));
+    let shared = Arc::clone(&busy);
+    let (recorder, log, _stop) = recorder_of(&[SLOW; 100], Arc::new(move || shared.load(Ordering::Relaxed)));
+    assert_eq!(flood(&recorder, &log, 100).await, 1);
+    let time = SLOW_TIME.as_secs();
+    assert_eq!(pass(&log, time + 1).await.len(), 1);
+    busy.store(false, Ordering::Relaxed);
+    assert_eq!(pass(&log, time).await.len(), limits::EVENT_WRITES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_component_writes_all_it_can_before_it_drops_events() {
+    let (recorder, log, _stop) = recorder_of(&[SLOW; 100], Arc::new(|| true));
+    let written = flood(&recorder, &log, limits::EVENT_SERIES_QUEUE / 2 + 100).await;
+    assert_eq!(written, limits::EVENT_WRITES);
 }
 
 #[tokio::test(start_paused = true)]

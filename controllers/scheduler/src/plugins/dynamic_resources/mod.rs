@@ -14,7 +14,7 @@ use crate::cluster::devices::{ClaimPlan, DevicePlan, allocation, is_free_for};
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{
     Actions, Change, Cleanup, Code, Diagnosis, Event, Finding, Hint, NodeScore, Normalize, Plugin, PreBind,
-    PreFilter, Refusal, Resource,
+    PreFilter, Refusal, Resource, Scores,
 };
 use crate::limits;
 use crate::pod::{PodInfo, PodSpec};
@@ -71,15 +71,16 @@ impl Plugin for DynamicResources {
         (!has_claims).then(|| NodeScore { raw: Box::new(|_| 0), normalize: Normalize::Greatest })
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Vec<i64>> {
-        let mut scores = match Prepared::of(self.0, pod, cluster) {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
+        match Prepared::of(self.0, pod, cluster) {
             Ok(Some(prepared)) if prepared.has_alternatives() => {
-                feasible.iter().map(|id| prepared.score(cluster.node(*id))).collect()
+                let raw = feasible.iter().map(|id| prepared.score(cluster.node(*id)));
+                let mut scores: Vec<i64> = raw.collect();
+                Normalize::Greatest.apply(&mut scores);
+                Some(Scores::Each(scores))
             }
-            _ => vec![0; feasible.len()],
-        };
-        Normalize::Greatest.apply(&mut scores);
-        Some(scores)
+            _ => Some(Scores::Same(0)),
+        }
     }
 
     fn reserve(

@@ -3,7 +3,7 @@
 
 use crate::cluster::terms::{Clause, CountKey, Rule};
 use crate::cluster::{Cluster, NodeId};
-use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource};
+use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource, Scores};
 use crate::pod::{PodInfo, PodTerm};
 
 mod filter;
@@ -92,11 +92,11 @@ impl Plugin for InterPodAffinity {
         PreFilter::Filter { only: None, filter: Box::new(filter) }
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Vec<i64>> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
         if self.args.ignore_preferred_terms_of_existing_pods && preferred(pod).next().is_none() {
             return None;
         }
-        score::score(pod, cluster, self.args.hard_pod_affinity_weight, feasible)
+        score::score(pod, cluster, self.args.hard_pod_affinity_weight, feasible).map(Scores::Each)
     }
 
     fn events(&self) -> Vec<Event> {

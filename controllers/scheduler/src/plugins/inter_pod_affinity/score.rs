@@ -9,7 +9,7 @@ use crate::pod::PodInfo;
 /// Returns the normalized scores of the feasible nodes; `None` if no term selects any pod.
 pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &[NodeId]) -> Option<Vec<i64>> {
     let terms = &cluster.terms;
-    let mut raw = vec![0_i64; feasible.len()];
+    let mut raw = Vec::new();
     let mut counts = false;
     for (weight, term) in preferred(pod) {
         let key = terms.key(&term.key);
@@ -31,11 +31,19 @@ pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &[Nod
             }
         }
     }
+    raw.resize(feasible.len(), 0);
     counts.then(|| normalize(&raw))
 }
 
-/// Adds what the domains of the nodes have.
-fn add<T: Copy + Into<i64>>(raw: &mut [i64], feasible: &[NodeId], key: &Key, weight: i64, of_domain: &[T]) {
+/// Adds what the domains of the nodes have. `raw` is empty before the first time.
+fn add<T: Copy + Into<i64>>(
+    raw: &mut Vec<i64>,
+    feasible: &[NodeId],
+    key: &Key,
+    weight: i64,
+    of_domain: &[T],
+) {
+    raw.resize(feasible.len(), 0);
     for (raw, id) in raw.iter_mut().zip(feasible) {
         let domain = key.of(*id);
         if domain >= FIRST {

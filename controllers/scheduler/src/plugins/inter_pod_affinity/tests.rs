@@ -146,7 +146,7 @@ fn scores_add_the_weights_of_both_sides() {
         let plugin = InterPodAffinity::new(args);
         plugin.register(pod, cluster);
         let nodes: Vec<NodeId> = cluster.known().iter().collect();
-        plugin.score(pod, cluster, &nodes)
+        Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
     };
     let args = InterPodAffinityArgs::default();
     let mut cluster = cluster();

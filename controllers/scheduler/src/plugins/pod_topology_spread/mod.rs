@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use crate::cluster::Cluster;
 use crate::cluster::NodeId;
 use crate::cluster::terms::{CountKey, PartitionKey};
-use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource};
+use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource, Scores};
 use crate::pod::{PodInfo, SpreadConstraint};
 use crate::selector::Selector;
 
@@ -164,13 +164,13 @@ impl Plugin for PodTopologySpread {
         PreFilter::Filter { only: None, filter: Box::new(filter) }
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Vec<i64>> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
         let all = self.constraints(pod, cluster, Which::Soft);
         if all.is_empty() {
             return None;
         }
         let required = self.required_keys(pod, &all, Which::Soft);
-        Some(score::score(pod, cluster, &all, &required, feasible))
+        Some(Scores::Each(score::score(pod, cluster, &all, &required, feasible)))
     }
 
     fn events(&self) -> Vec<Event> {

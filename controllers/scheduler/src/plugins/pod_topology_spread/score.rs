@@ -23,7 +23,7 @@ pub fn score(
     let keys: Vec<Cow<'_, Key>> =
         constraints.iter().map(|chosen| cluster.terms.key(&chosen.constraint.key)).collect();
     let scored = scored(&keys, required, feasible);
-    let mut raw = vec![0.0; feasible.len()];
+    let mut raw = Vec::new();
     for (chosen, key) in constraints.iter().zip(&keys) {
         let pods = cluster.terms.count(&chosen.count_key(pod));
         let offset = f64::from(chosen.constraint.max_skew - 1);
@@ -70,8 +70,9 @@ fn scored<'a>(keys: &[Cow<'_, Key>], required: &[Arc<str>], feasible: &'a [NodeI
     feasible.iter().copied().filter(has_all).collect()
 }
 
-/// Adds a part to the scores of nodes that have a label of the key.
-fn add(raw: &mut [f64], feasible: &[NodeId], key: &Key, part: impl Fn(NodeId, u32) -> f64) {
+/// Adds a part to the scores of nodes that have a label of the key. `raw` is empty before the first time.
+fn add(raw: &mut Vec<f64>, feasible: &[NodeId], key: &Key, part: impl Fn(NodeId, u32) -> f64) {
+    raw.resize(feasible.len(), 0.0);
     let domains = key.column();
     for (raw, id) in raw.iter_mut().zip(feasible) {
         let domain = domains.get(id.index()).copied().unwrap_or(GONE);

@@ -150,7 +150,7 @@ fn terminating_pods_do_not_count_but_their_removal_does_as_in_kube_scheduler() {
 fn scores(plugin: &PodTopologySpread, cluster: &mut Cluster, pod: &PodInfo) -> Option<Vec<i64>> {
     plugin.register(pod, cluster);
     let nodes: Vec<NodeId> = cluster.known().iter().collect();
-    plugin.score(pod, cluster, &nodes)
+    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
 }
 
 #[test]
