@@ -26,6 +26,10 @@ pub const EVENT_SERIES_REFRESH: Duration = Duration::from_secs(30 * 60);
 /// Events of `events.k8s.io` that wait to be written, some 700 bytes each; more are dropped. Half of them may wait while
 /// their component is busy with other requests.
 pub const EVENT_SERIES_QUEUE: usize = 16_384;
+/// Longest wait of these while their component is busy, after which they are written one at a time, and interval between
+/// looks for the end of its work.
+pub const EVENT_PATIENCE: Duration = Duration::from_secs(5);
+pub const EVENT_LOOK: Duration = Duration::from_millis(100);
 /// Events that are written at one time.
 pub const EVENT_WRITES: usize = 8;
 /// Events that wait for their next attempt, and series that wait for being written; more are dropped.

@@ -33,12 +33,24 @@ const CHARTS: [(&str, &str, &str); 20] = [
     ("fanout", "seconds", "From a change to the last watcher that hears of it"),
 ];
 
+/// Charts with all workloads of schedulers: file, beginning of the cases, and title.
+const WORKLOADS: [(&str, &str, &str); 2] = [
+    ("scheduler_core", "core/", "Pods placed per second, the core alone"),
+    ("scheduler", "", "Pods created and bound per second, whole schedulers"),
+];
+/// Metric of these.
+const PODS: &str = "pods_per_second";
+
 const WIDTH: f64 = 900.0;
-const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
+/// Height of the bars.
+const BARS: f64 = 220.0;
+const BASE: f64 = TOP + BARS;
+/// Room for the labels of cases below the bars.
 const BOTTOM: f64 = 70.0;
+const BOTTOM_OF_WORKLOADS: f64 = 150.0;
 /// Ratio of the largest to the smallest value above which the scale is logarithmic.
 const LOGARITHMIC: f64 = 50.0;
 
@@ -51,11 +63,63 @@ pub fn write(rows: &[Row], directory: &Path) -> Result<()> {
         if of_chart.is_empty() {
             continue;
         }
-        let file = directory.join(format!("{case}.svg"));
-        fs::write(&file, chart(title, &of_chart))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        save(directory, case, &chart(title, &of_chart, Labels::Parameters))?;
+    }
+    for (name, begin, title) in WORKLOADS {
+        let belongs = |row: &&Row| {
+            let is_core = row.case.starts_with("core/");
+            row.suite == "scheduler" && row.metric == PODS && is_core == (begin == "core/")
+        };
+        let of_chart: Vec<&Row> = rows.iter().filter(belongs).collect();
+        if !of_chart.is_empty() {
+            save(directory, name, &chart(title, &of_chart, Labels::Workload(begin)))?;
+        }
     }
     Ok(())
+}
+
+fn save(directory: &Path, name: &str, svg: &str) -> Result<()> {
+    let file = directory.join(format!("{name}.svg"));
+    fs::write(&file, svg).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The text below the bars of a case.
+#[derive(Clone, Copy)]
+enum Labels {
+    /// Its parameters, one below the other.
+    Parameters,
+    /// The name of its workload, which follows this text, slanted.
+    Workload(&'static str),
+}
+
+impl Labels {
+    fn room(self) -> f64 {
+        match self {
+            Self::Parameters => BOTTOM,
+            Self::Workload(_) => BOTTOM_OF_WORKLOADS,
+        }
+    }
+
+    fn draw(self, svg: &mut String, case: &str, middle: f64) {
+        let mut put = |text: &str, y: f64, anchor: &str| {
+            let text = escaped(text);
+            let _ = writeln!(svg, "<text x=\"{middle:.1}\" y=\"{y:.1}\" {anchor}>{text}</text>");
+        };
+        match self {
+            Self::Parameters => {
+                for (line, parameter) in case.split('/').skip(1).enumerate() {
+                    put(parameter, BASE + 16.0 + 14.0 * line as f64, "text-anchor=\"middle\"");
+                }
+            }
+            Self::Workload(begin) => {
+                let rest = case.strip_prefix(begin).unwrap_or(case);
+                let name = rest.split('/').next().unwrap_or(rest);
+                let y = BASE + 14.0;
+                let slanted = format!("text-anchor=\"end\" transform=\"rotate(-35 {middle:.1} {y:.1})\"");
+                put(name.strip_prefix("Scheduling").unwrap_or(name), y, &slanted);
+            }
+        }
+    }
 }
 
 fn colour(subject: &str) -> &'static str {
@@ -65,7 +129,8 @@ fn colour(subject: &str) -> &'static str {
         "iptables" => "#d9822b",
         "nftables" => "#2e9e5b",
         "ipvs" => "#8e44ad",
-        "etcd" => "#2e9e5b",
+        "etcd" | "kube-scheduler" => "#2e9e5b",
+        "goal" => "#d9822b",
         "store" => "#7fb3ff",
         _ => "#b03a48",
     }
@@ -118,8 +183,8 @@ fn step(most: f64) -> f64 {
     nice.unwrap_or(10.0) * power
 }
 
-fn chart(title: &str, rows: &[&Row]) -> String {
-    let (subjects, scale) = (subjects(rows), Scale::new(rows));
+fn chart(title: &str, rows: &[&Row], labels: Labels) -> String {
+    let (subjects, scale, height) = (subjects(rows), Scale::new(rows), BASE + labels.room());
     let mut cases: Vec<&str> = Vec::new();
     for row in rows {
         if !cases.contains(&row.case.as_str()) {
@@ -128,9 +193,9 @@ fn chart(title: &str, rows: &[&Row]) -> String {
     }
     cases.sort_by_cached_key(|case| natural(case));
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
          <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
         escaped(title)
     );
@@ -147,14 +212,7 @@ fn chart(title: &str, rows: &[&Row]) -> String {
                 draw(&mut svg, row, x, bar, &scale);
             }
         }
-        for (line, parameter) in case.split('/').skip(1).enumerate() {
-            let y = HEIGHT - BOTTOM + 16.0 + 14.0 * line as f64;
-            let _ = writeln!(
-                svg,
-                "<text x=\"{middle:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>",
-                escaped(parameter)
-            );
-        }
+        labels.draw(&mut svg, case, middle);
     }
     svg + "</svg>\n"
 }
@@ -194,7 +252,7 @@ fn draw(svg: &mut String, row: &Row, x: f64, width: f64, scale: &Scale) {
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{}: {}</title>\
          </rect><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"8\">{}</text>",
         width * 0.9,
-        HEIGHT - BOTTOM - y,
+        BASE - y,
         colour(&row.subject),
         escaped(&row.subject),
         figure(row.value, &row.unit),
@@ -205,7 +263,7 @@ fn draw(svg: &mut String, row: &Row, x: f64, width: f64, scale: &Scale) {
 }
 
 fn height(share: f64) -> f64 {
-    HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    BASE - share * BARS
 }
 
 fn escaped(text: &str) -> String {
@@ -237,7 +295,7 @@ mod tests {
             row("full_program/services=10000", "hawser", 0.02),
         ];
         let rows: Vec<&Row> = rows.iter().collect();
-        let svg = chart("a < b", &rows);
+        let svg = chart("a < b", &rows, Labels::Parameters);
         assert_eq!(svg.matches("<title>").count(), 3);
         assert!(svg.contains("a &lt; b") && svg.contains("services=10000</text>"));
         let scale = Scale::new(&rows);
@@ -246,6 +304,26 @@ mod tests {
         assert!((scale.place(0.01) - 1.0 / 3.0).abs() < 1e-9);
         let narrow = Scale::new(&rows[..1]);
         assert!(!narrow.logarithmic && narrow.high >= 0.002);
+    }
+
+    #[test]
+    fn workloads_of_schedulers_share_a_chart_and_the_core_has_its_own() {
+        let row = |case: &str, subject: &str| Row {
+            suite: "scheduler".into(),
+            metric: PODS.into(),
+            ..row(case, subject, 10.0)
+        };
+        let rows = [
+            row("core/SchedulingBasic/nodes=5000", "hawser"),
+            row("SchedulingBasic/nodes=5000/pods=10000", "limit"),
+            row("TopologySpreading/nodes=5000/pods=5000", "hawser"),
+        ];
+        let directory = tempfile::tempdir().unwrap();
+        write(&rows, directory.path()).unwrap();
+        let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        let (core, whole) = (read("scheduler_core.svg"), read("scheduler.svg"));
+        assert_eq!((core.matches("<title>").count(), whole.matches("<title>").count()), (1, 2));
+        assert!(core.contains(">Basic</text>") && whole.contains(">TopologySpreading</text>"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use kube::{Client, Error};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep_until};
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -40,6 +40,8 @@ pub(super) struct Writer {
     client: Client,
     ambient: Ambient,
     is_busy: IsBusy,
+    /// Time since which events wait because the component is busy.
+    busy_since: Option<Instant>,
     series: Series,
     /// Writes that are to begin, by time.
     waiting: BTreeMap<(Instant, u64), Write>,
@@ -55,6 +57,7 @@ impl Writer {
             client,
             ambient,
             is_busy,
+            busy_since: None,
             series: Series::default(),
             waiting: BTreeMap::new(),
             next: 0,
@@ -83,6 +86,7 @@ impl Writer {
                     self.add(ending, Purpose::End);
                 }
                 _ = refreshes.tick() => self.add(self.series.running(), Purpose::Refresh),
+                () = sleep(limits::EVENT_LOOK), if lanes == 0 => {}
                 () = sleep_until(due), if has_room && !self.waiting.is_empty() => {}
                 event = events.recv(), if has_room && is_open => match event {
                     Some(recorded) => {
@@ -112,10 +116,16 @@ impl Writer {
         self.next += 1;
     }
 
-    /// Returns the number of events that may be written at one time while so many are queued: a single one while the
-    /// component is busy, so that its other requests have the API server to themselves, unless events would be dropped soon.
-    fn lanes(&self, queued: usize) -> usize {
-        if queued < limits::EVENT_SERIES_QUEUE / 2 && (self.is_busy)() { 1 } else { limits::EVENT_WRITES }
+    /// Returns the number of events that may be written at one time while so many are queued: none while the component is
+    /// busy, so that its other requests have the API server to themselves; one once it has been so for long, and all if
+    /// events would be dropped soon.
+    fn lanes(&mut self, queued: usize) -> usize {
+        if queued >= limits::EVENT_SERIES_QUEUE / 2 || !(self.is_busy)() {
+            self.busy_since = None;
+            return limits::EVENT_WRITES;
+        }
+        let since = self.busy_since.get_or_insert_with(Instant::now);
+        usize::from(since.elapsed() >= limits::EVENT_PATIENCE)
     }
 
     /// Begins writes that are due, as far as there is room.

@@ -77,9 +77,9 @@ impl NodeSet {
         }
     }
 
-    /// Returns the nodes as a list, ordered by id.
-    pub fn to_vec(&self) -> Vec<NodeId> {
-        let mut list = Vec::with_capacity(self.len());
+    /// Adds the nodes to a list, ordered by id.
+    pub fn list_into(&self, list: &mut Vec<NodeId>) {
+        list.reserve(self.len());
         for (place, word) in self.words.iter().enumerate() {
             let mut rest = *word;
             while rest != 0 {
@@ -87,7 +87,6 @@ impl NodeSet {
                 rest &= rest - 1;
             }
         }
-        list
     }
 
     /// Returns the nodes, ordered by id.
@@ -137,7 +136,9 @@ mod tests {
         nodes.remove(NodeId::new(64));
         nodes.remove(NodeId::new(1000));
         assert_eq!(ids(&nodes), [0, 63, 200]);
-        assert_eq!((nodes.len(), nodes.to_vec()), (3, nodes.iter().collect()));
+        let mut list = Vec::new();
+        nodes.list_into(&mut list);
+        assert_eq!((nodes.len(), list), (3, nodes.iter().collect()));
         assert!(nodes.contains(NodeId::new(200)) && !nodes.contains(NodeId::new(64)));
         nodes.retain(|id| id.index() != 63);
         assert_eq!(ids(&nodes), [0, 200]);

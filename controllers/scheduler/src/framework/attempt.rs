@@ -241,7 +241,9 @@ pub fn find_feasible(
         return Ok(Feasible { nodes: vec![id], evaluated: 1 });
     }
     let (nodes, checked) = passing(profile, pod, cluster, views, meter)?;
-    let feasible = sample(profile.sampling, &nodes, checked, cluster.len(), start);
+    let mut list = views.spare_nodes();
+    nodes.list_into(&mut list);
+    let feasible = sample(profile.sampling, list, checked, cluster.len(), start);
     meter.ended(Stage::Filter, Status::Success);
     Ok(feasible)
 }
@@ -412,8 +414,7 @@ fn fits_with_rivals(
 }
 
 /// Returns all feasible nodes, or the first of them from a node on.
-fn sample(sampling: Sampling, nodes: &NodeSet, checked: usize, all: usize, start: usize) -> Feasible {
-    let feasible = nodes.to_vec();
+fn sample(sampling: Sampling, feasible: Vec<NodeId>, checked: usize, all: usize, start: usize) -> Feasible {
     let limit = wanted(sampling, all);
     if feasible.len() <= limit {
         return Feasible { nodes: feasible, evaluated: checked };

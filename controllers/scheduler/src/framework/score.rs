@@ -17,13 +17,14 @@ pub fn score(
     feasible: &[NodeId],
     meter: &mut Meter,
 ) -> Vec<i64> {
+    let mut totals = views.spare_totals();
     let view = views.refresh(profile, &pod.spec, cluster);
     // Scores that are not normalized are summed up once for all attempts, unless each plugin is to be timed.
     let are_summed = !meter.times_plugins();
-    let mut totals = match are_summed {
-        true => feasible.iter().map(|id| view.sums[id.index()]).collect(),
-        false => vec![0; feasible.len()],
-    };
+    match are_summed {
+        true => totals.extend(feasible.iter().map(|id| view.sums[id.index()])),
+        false => totals.resize(feasible.len(), 0),
+    }
     for (&(index, weight), column) in profile.score.iter().zip(&view.columns) {
         if are_summed && column.as_ref().is_some_and(Column::is_in_sums) {
             meter.evaluated(Stage::Score, index);

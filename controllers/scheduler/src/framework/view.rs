@@ -15,6 +15,9 @@ pub struct Views {
     /// By profile: its name, and its views. There are few.
     profiles: Vec<(String, BTreeMap<SpecId, View>)>,
     clock: u64,
+    /// Lists of earlier attempts: memory for each node anew in each attempt would cost more than most decisions.
+    spare_nodes: Vec<NodeId>,
+    spare_totals: Vec<i64>,
 }
 
 /// The nodes as seen by pods of one template and profile.
@@ -71,6 +74,25 @@ impl Column {
 }
 
 impl Views {
+    /// Takes back the lists of an attempt for the next one.
+    pub fn recycle(&mut self, nodes: Vec<NodeId>, totals: Vec<i64>) {
+        (self.spare_nodes, self.spare_totals) = (nodes, totals);
+    }
+
+    /// Returns an empty list of nodes.
+    pub(super) fn spare_nodes(&mut self) -> Vec<NodeId> {
+        let mut list = std::mem::take(&mut self.spare_nodes);
+        list.clear();
+        list
+    }
+
+    /// Returns an empty list of totals.
+    pub(super) fn spare_totals(&mut self) -> Vec<i64> {
+        let mut list = std::mem::take(&mut self.spare_totals);
+        list.clear();
+        list
+    }
+
     /// Returns the up-to-date view of a template.
     pub(super) fn refresh(&mut self, profile: &Profile, spec: &PodSpec, cluster: &Cluster) -> &View {
         self.current(profile, spec, cluster)

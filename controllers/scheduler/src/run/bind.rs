@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use apiserver_client::{Informers, IsBusy, ObjectKey, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use serde_json::json;
+use serde::de::IgnoredAny;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -250,12 +251,22 @@ pub(super) fn reference(pod: &PodInfo) -> ObjectReference {
 
 async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding",
-        "metadata": {"name": pod.name(), "namespace": pod.namespace(), "uid": pod.uid.to_string()},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    });
-    let answer: kube::Result<serde_json::Value> =
+    let binding = Binding {
+        metadata: ObjectMeta {
+            name: Some(pod.name().to_owned()),
+            namespace: Some(pod.namespace().to_owned()),
+            uid: Some(pod.uid.to_string()),
+            ..ObjectMeta::default()
+        },
+        target: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+    };
+    // Nothing of the answer is read but that the pod is bound.
+    let answer: kube::Result<IgnoredAny> =
         pods.create_subresource("binding", pod.name(), &PostParams::default(), &binding).await;
     answer.map(drop)
 }

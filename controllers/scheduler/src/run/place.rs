@@ -72,7 +72,9 @@ impl Scheduler {
         }
         let totals = score(profile, pod, cluster, views, &feasible.nodes, meter);
         let random = self.ambient.random.next_u64();
-        Ok(best(&feasible.nodes, &totals, random).expect("there are feasible nodes"))
+        let best = best(&feasible.nodes, &totals, random).expect("there are feasible nodes");
+        views.recycle(feasible.nodes, totals);
+        Ok(best)
     }
 
     /// Counts a pod on its node from now on, and writes the binding.

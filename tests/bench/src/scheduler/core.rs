@@ -272,7 +272,10 @@ impl Core {
             return Ok(*only);
         }
         let totals = score(profile, pod, cluster, views, &feasible.nodes, &mut Meter::default());
-        Ok(best(&feasible.nodes, &totals, self.next_random()).expect("there are feasible nodes"))
+        let random = self.next_random();
+        let best = best(&feasible.nodes, &totals, random).expect("there are feasible nodes");
+        self.views.recycle(feasible.nodes, totals);
+        Ok(best)
     }
 
     fn next_random(&mut self) -> u64 {

@@ -176,15 +176,27 @@ async fn flood(recorder: &SeriesRecorder, log: &Log, count: usize) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_component_writes_one_event_at_a_time_until_it_is_at_rest() {
+async fn busy_component_writes_no_event_for_some_time_and_then_one_at_a_time() {
     let busy = Arc::new(AtomicBool::new(true));
     let shared = Arc::clone(&busy);
     let (recorder, log, _stop) = recorder_of(&[SLOW; 100], Arc::new(move || shared.load(Ordering::Relaxed)));
-    assert_eq!(flood(&recorder, &log, 100).await, 1);
-    let time = SLOW_TIME.as_secs();
-    assert_eq!(pass(&log, time + 1).await.len(), 1);
+    assert_eq!(flood(&recorder, &log, 100).await, 0);
+    let (patience, time) = (limits::EVENT_PATIENCE.as_secs(), SLOW_TIME.as_secs());
+    assert_eq!(pass(&log, patience - 1).await.len(), 0);
+    assert_eq!(pass(&log, 2).await.len(), 1);
+    assert_eq!(pass(&log, time).await.len(), 1);
     busy.store(false, Ordering::Relaxed);
     assert_eq!(pass(&log, time).await.len(), limits::EVENT_WRITES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_written_soon_after_the_work_of_their_component() {
+    let busy = Arc::new(AtomicBool::new(true));
+    let shared = Arc::clone(&busy);
+    let (recorder, log, _stop) = recorder_of(&[], Arc::new(move || shared.load(Ordering::Relaxed)));
+    assert_eq!(flood(&recorder, &log, 100).await, 0);
+    busy.store(false, Ordering::Relaxed);
+    assert_eq!(pass(&log, 1).await.len(), 100);
 }
 
 #[tokio::test(start_paused = true)]
