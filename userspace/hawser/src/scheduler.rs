@@ -59,7 +59,10 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
         election.lane = Lane(Some(requests.around(connect(kubeconfig, SCHEDULER).await?)));
     }
     let informers = Informers::new(client, ambient.clone(), stop.clone());
-    controllers_scheduler::run(config, informers, ambient, stop).await.context("the scheduler ended")
+    // On a thread of the runtime: the loop and the tasks that read and write for it wake each other for each pod, and the
+    // thread that waits for this future would have to be woken by the kernel.
+    let work = tokio::spawn(controllers_scheduler::run(config, informers, ambient, stop));
+    work.await.context("the scheduler failed")?.context("the scheduler ended")
 }
 
 /// Returns the document that the file and the flags ask for.
