@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::bound::Bound;
 use super::process::{Program, Scheduler};
-use super::straight;
+use super::straight::{self, Rates};
 use super::workloads::{Group, Workload};
 use super::{P99, PODS, SUITE, goal};
 use crate::api::client::{Call, Connection};
@@ -25,6 +25,8 @@ const BINDINGS: Metric = ("bindings_per_second", "per_second");
 const PEAK: Metric = ("peak_bytes", "bytes");
 /// Share of the rate without a scheduler that has to be reached.
 const LEAST_SHARE: f64 = 0.8;
+/// Turns of an API server alone and of ours.
+const TURNS: usize = 3;
 /// Time between two pods of the churn, as in scheduler_perf.
 const CHURN: Duration = Duration::from_millis(200);
 /// Pause between two looks at what waits.
@@ -32,31 +34,55 @@ const LOOK_AT_PARKED: Duration = Duration::from_secs(1);
 /// Time within which the next pod must have been attempted.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// Measures the subjects of the plan.
+/// Measures the subjects of the plan. An API server alone and ours take turns, so that disturbances of the machine affect
+/// both; kube-scheduler, which takes many times as long, has one turn.
 pub fn run(report: &Report, plan: &Plan, case: &str, workload: &Workload) {
-    let mut limit = None;
-    if wants(plan, Subject::Limit) {
-        report.attempt(case, || {
-            let rates = straight::rates(workload)?;
-            report.row(SUITE, case, "limit", PODS, &[rates.both])?;
-            report.row(SUITE, case, "limit", BINDINGS, &[rates.bindings])?;
-            limit = Some(rates.both);
-            goal(report, case, PODS, rates.both * LEAST_SHARE)
-        });
+    let (mut limits, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..plan.choose(1, TURNS) {
+        if wants(plan, Subject::Limit) {
+            report.attempt(case, || {
+                limits.push(straight::rates(workload)?);
+                Ok(())
+            });
+        }
+        if wants(plan, Subject::Hawser) {
+            report.attempt(&format!("{case} by hawser"), || {
+                ours.push(measure(workload, &Program::Hawser)?);
+                Ok(())
+            });
+        }
     }
-    let ours = wants(plan, Subject::Hawser).then_some(Program::Hawser);
-    for program in ours.into_iter().chain(Program::kube_scheduler()) {
+    let limits_of = |of: fn(&Rates) -> f64| limits.iter().map(of).collect::<Vec<_>>();
+    let both = limits_of(|rates| rates.both);
+    report.attempt(case, || {
+        if !limits.is_empty() {
+            report.row(SUITE, case, "limit", PODS, &both)?;
+            report.row(SUITE, case, "limit", BINDINGS, &limits_of(|rates| rates.bindings))?;
+            goal(report, case, PODS, quantile(&both, 0.5) * LEAST_SHARE)?;
+        }
+        rows(report, case, "hawser", &ours, &both)
+    });
+    if let Some(program) = Program::kube_scheduler() {
         let subject = program.subject();
         report.attempt(&format!("{case} by {subject}"), || {
-            let figures = measure(workload, &program)?;
-            report.row(SUITE, case, subject, PODS, &[figures.per_second])?;
-            if let Some(limit) = limit {
-                report.row(SUITE, case, subject, RATIO_TO_LIMIT, &[figures.per_second / limit])?;
-            }
-            report.row(SUITE, case, subject, P99, &[figures.p99])?;
-            report.row(SUITE, case, subject, PEAK, &[figures.peak])
+            rows(report, case, subject, &[measure(workload, &program)?], &both)
         });
     }
+}
+
+/// Writes the figures of a scheduler, beside those of an API server alone in the same turns.
+fn rows(report: &Report, case: &str, subject: &str, figures: &[Figures], limits: &[f64]) -> Result<()> {
+    if figures.is_empty() {
+        return Ok(());
+    }
+    let of = |of: fn(&Figures) -> f64| figures.iter().map(of).collect::<Vec<_>>();
+    report.row(SUITE, case, subject, PODS, &of(|one| one.per_second))?;
+    let ratios: Vec<f64> = figures.iter().zip(limits).map(|(one, limit)| one.per_second / limit).collect();
+    if !ratios.is_empty() {
+        report.row(SUITE, case, subject, RATIO_TO_LIMIT, &ratios)?;
+    }
+    report.row(SUITE, case, subject, P99, &of(|one| one.p99))?;
+    report.row(SUITE, case, subject, PEAK, &of(|one| one.peak))
 }
 
 /// Figures of a scheduler.
