@@ -2,6 +2,7 @@
 //! 33 are about gates that are not as by default; the recorded cases in `tests/differential/allocations.jsonl.gz` stand for the
 //! rest.
 
+mod binding;
 mod capacity;
 mod extended;
 mod pools;
