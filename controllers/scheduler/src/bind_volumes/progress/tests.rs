@@ -1,4 +1,4 @@
-//! Covers the 26 cases that Kubernetes' tests name of bindings that are waited for, but for those of missing lists.
+//! Tables of bindings that are waited for; docs/scheduler.md counts the cases of Kubernetes that they cover.
 
 use serde_json::{Value, json};
 
