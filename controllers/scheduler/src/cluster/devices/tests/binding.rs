@@ -9,11 +9,13 @@ use serde_json::{Value, from_value, json};
 use super::super::binding::{Readiness, has_conditions, has_timed_out, readiness};
 use super::{claim, with};
 
-/// Returns a claim that was allocated at ten o'clock, with the devices `a`, `b`…: the conditions that each is waited for, the
-/// ones by which it fails, and those that it has, as `ready=True`.
-fn allocated(devices: &[(&[&str], &[&str], &[&str])]) -> ResourceClaim {
+/// The conditions that a device is waited for, the ones by which it fails, and those that it has, as `ready=True`.
+type Conditions<'a> = (&'a [&'a str], &'a [&'a str], &'a [&'a str]);
+
+/// Returns a claim that was allocated at ten o'clock, with the devices `a`, `b`….
+fn allocated(devices: &[Conditions<'_>]) -> ResourceClaim {
     let name = |index: usize| ["a", "b", "c"][index];
-    let result = |(index, (wanted, failing, _)): (usize, &(&[&str], &[&str], &[&str]))| {
+    let result = |(index, (wanted, failing, _)): (usize, &Conditions<'_>)| {
         let mut result = json!({"request": "r", "driver": "d", "pool": "n", "device": name(index)});
         if !wanted.is_empty() {
             result["bindingConditions"] = json!(wanted);
@@ -25,11 +27,11 @@ fn allocated(devices: &[(&[&str], &[&str], &[&str])]) -> ResourceClaim {
         let (kind, status) = text.split_once('=').unwrap();
         json!({"type": kind, "status": status, "reason": "why", "message": "how", "lastTransitionTime": "2026-01-01T10:00:00Z"})
     };
-    let status = |(index, (_, _, has)): (usize, &(&[&str], &[&str], &[&str]))| {
+    let status = |(index, (_, _, has)): (usize, &Conditions<'_>)| {
         let conditions: Vec<Value> = has.iter().map(condition).collect();
         json!({"driver": "d", "pool": "n", "device": name(index), "conditions": conditions})
     };
-    let has_status = |(_, (_, _, has)): &(usize, &(&[&str], &[&str], &[&str]))| !has.is_empty();
+    let has_status = |(_, (_, _, has)): &(usize, &Conditions<'_>)| !has.is_empty();
     let results: Vec<Value> = devices.iter().enumerate().map(result).collect();
     let statuses: Vec<Value> = devices.iter().enumerate().filter(has_status).map(status).collect();
     let allocation = json!({"devices": {"results": results}, "allocationTimestamp": "2026-01-01T10:00:00Z"});
@@ -43,7 +45,7 @@ fn claims_are_ready_when_all_their_devices_have_their_conditions() {
         || Readiness::Failed("device binding failed: claim=x, reason=why, message=\"how\"".to_owned());
     let (one, two): (&[&str], &[&str]) = (&["one"], &["one", "two"]);
     let fails: &[&str] = &["broken"];
-    let rows: &[(&str, &[(&[&str], &[&str], &[&str])], Readiness)] = &[
+    let rows: &[(&str, &[Conditions<'_>], Readiness)] = &[
         ("no conditions", &[(&[], &[], &[])], Readiness::Ready),
         ("one that is met", &[(one, fails, &["one=True"])], Readiness::Ready),
         ("nothing is told yet", &[(one, fails, &[])], Readiness::Waiting),
