@@ -67,3 +67,53 @@ fn is_empty(selector: &LabelSelector) -> bool {
     selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+    use crate::testing;
+
+    /// Returns the names of the pods that budgets protect, and of the others.
+    fn split(pods: &[(&str, Value)], budgets: &[Value]) -> [String; 2] {
+        let mut all = Budgets::default();
+        for (index, budget) in budgets.iter().enumerate() {
+            let key = ObjectKey::new("default", &format!("b{index}"));
+            all.set(key, Some(Arc::new(from_value(budget.clone()).unwrap())));
+        }
+        let pod = |(name, metadata): &(&str, Value)| testing::pod(name, json!({"metadata": metadata}));
+        let (protected, free) = all.split(pods.iter().map(pod).collect());
+        [protected, free]
+            .map(|pods| pods.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>().join(" "))
+    }
+
+    fn budget(labels: Value, allowed: i32) -> Value {
+        json!({"spec": {"selector": {"matchLabels": labels}}, "status": {"disruptionsAllowed": allowed}})
+    }
+
+    #[test]
+    fn pods_are_protected_whose_removal_no_budget_allows() {
+        let foo = |name: &'static str| (name, json!({"labels": {"app": "foo"}}));
+        let of_foo = |allowed| budget(json!({"app": "foo"}), allowed);
+        let elsewhere = ("a", json!({"namespace": "other", "labels": {"app": "foo"}}));
+        let two = [budget(json!({"app": "foo"}), 1), budget(json!({"tier": "backend"}), 0)];
+        let mut disrupted = of_foo(0);
+        disrupted["status"]["disruptedPods"] = json!({"a": "2026-01-01T00:00:00Z"});
+        assert_eq!(split(&[], &[]), ["", ""]);
+        assert_eq!(split(&[foo("a")], &[budget(json!({"app": "bar"}), 0)]), ["", "a"], "other labels");
+        assert_eq!(split(&[elsewhere], &[of_foo(0)]), ["", "a"], "another namespace");
+        assert_eq!(split(&[foo("a")], &[of_foo(1)]), ["", "a"], "allowed");
+        assert_eq!(split(&[foo("a")], &[of_foo(0)]), ["a", ""], "not allowed");
+        assert_eq!(split(&[foo("a"), foo("b")], &[of_foo(1)]), ["b", "a"], "one is allowed");
+        assert_eq!(split(&[foo("a"), foo("b")], &[of_foo(2)]), ["", "a b"], "both are allowed");
+        assert_eq!(split(&[foo("a")], &[disrupted]), ["", "a"], "it is counted already");
+        assert_eq!(
+            split(&[foo("a")], &[budget(json!({}), 0)]),
+            ["", "a"],
+            "an empty selector selects nothing"
+        );
+        let both = ("a", json!({"labels": {"app": "foo", "tier": "backend"}}));
+        assert_eq!(split(&[both], &two), ["a", ""], "one of two budgets");
+    }
+}

@@ -15,6 +15,8 @@ mod node_unschedulable;
 mod node_volume_limits;
 mod pod_topology_spread;
 mod scheduling_gates;
+#[cfg(test)]
+mod sketch;
 mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;

@@ -124,23 +124,26 @@ pub fn candidates(
     search(nodes, wanted, try_out)
 }
 
-/// Tries out nodes until `wanted` candidates are found of which one violates no budget.
+/// Tries out nodes until `wanted` candidates are found of which one violates no budget. Of the candidates that violate one, the
+/// first `wanted` are kept.
 fn search(
     nodes: impl Iterator<Item = NodeId>,
     wanted: usize,
     mut try_out: impl FnMut(NodeId) -> Result<Candidate, Refusal>,
 ) -> (Vec<Candidate>, Refusals) {
     let (mut found, mut refusals) = (Vec::new(), Refusals::default());
-    let mut is_allowed = false;
+    let mut violating = 0;
     for id in nodes {
         match try_out(id) {
-            Ok(candidate) => {
-                is_allowed |= candidate.violations == 0;
+            Ok(candidate) if candidate.violations == 0 => found.push(candidate),
+            Ok(candidate) if violating < wanted => {
+                violating += 1;
                 found.push(candidate);
             }
+            Ok(_) => {}
             Err(refusal) => refusals.insert(id, refusal),
         }
-        if is_allowed && found.len() >= wanted {
+        if found.len() > violating && found.len() >= wanted {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! Covers the 26 cases that Kubernetes' tests name of bindings that are waited for, but for those of missing lists.
+//! Tables of bindings that are waited for; docs/scheduler.md counts the cases of Kubernetes that they cover.
 
 use serde_json::{Value, json};
 
@@ -158,6 +158,18 @@ fn all_claims_of_a_plan_are_waited_for() {
         json!({"metadata": {"annotations": {volumes::BIND_COMPLETED: "yes"}}, "spec": {"volumeName": "v"}});
     world.claims[1] = selected("m", "n1", bind);
     assert_eq!(is_done(&plan, &written, &world), Ok(true));
+    let other = |more: Value| {
+        let reference = json!({"claimRef": {"namespace": "ns", "name": "d", "uid": "d"}});
+        volume("w", json!({"metadata": {"resourceVersion": "5"}, "spec": with(reference, more)}))
+    };
+    let plan = VolumePlan {
+        take: vec![(claim("c", json!({})), taken(json!({}))), (claim("d", json!({})), other(json!({})))],
+        ..self::plan()
+    };
+    let written = Versions { volumes: vec![5, 5], claims: vec![] };
+    world.claims = vec![bound("c", "v"), claim("d", json!({}))];
+    world.volumes = vec![taken(json!({})), other(json!({}))];
+    assert_eq!(is_done(&plan, &written, &world), Ok(false), "one of two is not bound");
 }
 
 #[test]
@@ -174,4 +186,12 @@ fn nodes_are_judged_by_what_migrated_volumes_require() {
     assert_eq!(progress("a", true), Ok(true));
     assert!(progress("b", true).is_err(), "the node is in another zone");
     assert!(progress("a", false).is_err(), "the node has no label of the built-in driver");
+    let bind =
+        json!({"metadata": {"annotations": {volumes::BIND_COMPLETED: "yes"}}, "spec": {"volumeName": "v"}});
+    let made = |zone: &str| {
+        let claims = vec![selected("m", "n1", bind.clone())];
+        making(&World { claims, volumes: vec![of_zone(zone)], migrated: true, ..World::default() })
+    };
+    assert_eq!(made("a"), Ok(true));
+    assert!(made("b").is_err(), "it was made in another zone");
 }

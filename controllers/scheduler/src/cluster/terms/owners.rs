@@ -138,3 +138,80 @@ fn replace<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
         None => drop(map.remove(&key)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing;
+
+    fn labels(list: &[(&str, &str)]) -> Labels {
+        list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn owned(labels: Value, version: &str, kind: &str, is_controller: bool) -> Arc<PodInfo> {
+        let owner = json!([{"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": is_controller}]);
+        testing::pod("p", json!({"metadata": {"labels": labels, "ownerReferences": owner}}))
+    }
+
+    /// Returns the selector for a pod, which is the same if it was added before.
+    fn selector(owners: &mut Owners, pod: &PodInfo) -> Option<Selector> {
+        let before = owners.selector(pod);
+        owners.add(pod);
+        let selector = owners.selector(pod);
+        assert_eq!(selector, before);
+        selector.map(|selector| selector.as_ref().clone())
+    }
+
+    #[test]
+    fn pods_have_the_selectors_of_the_services_that_select_them() {
+        let mut owners = Owners::default();
+        for number in 0..3 {
+            let app = format!("app-{number}");
+            owners.set_service("default", &format!("s{number}"), Some(labels(&[("app", &app)])));
+        }
+        owners.set_service("other", "s", Some(labels(&[("app", "app-4")])));
+        for number in 0..5 {
+            let app = format!("app-{number}");
+            let pod = testing::pod("p", json!({"metadata": {"labels": {"app": app, "label": "any"}}}));
+            let expected = (number < 3).then(|| Selector::of_labels(&labels(&[("app", &app)])));
+            assert_eq!(selector(&mut owners, &pod), expected, "{app}");
+        }
+    }
+
+    #[test]
+    fn selectors_of_services_and_controllers_are_added_up() {
+        let pod = || json!({"app": "a"});
+        let plain = testing::pod("p", json!({"metadata": {"labels": pod()}}));
+        let mut owners = Owners::default();
+        assert_eq!(selector(&mut owners, &plain), None, "nothing is known");
+        owners.set_service("default", "s", Some(labels(&[("app", "a")])));
+        let service = Selector::of_labels(&labels(&[("app", "a")]));
+        assert_eq!(selector(&mut owners, &plain), Some(service.clone()));
+        owners.set_replication_controller("default", "o", Some(labels(&[("tier", "rc")])));
+        for (owner, tier) in [(Owner::ReplicaSet, "rs"), (Owner::StatefulSet, "sts")] {
+            let of_tier = Selector::of_labels(&labels(&[("tier", tier)]));
+            owners.set_controller(owner, "default", "o", Some(of_tier));
+        }
+        for (version, kind, tier) in [
+            ("apps/v1", "ReplicaSet", "rs"),
+            ("v1", "ReplicationController", "rc"),
+            ("apps/v1", "StatefulSet", "sts"),
+        ] {
+            let both = Selector::of_labels(&labels(&[("app", "a"), ("tier", tier)]));
+            assert_eq!(selector(&mut owners, &owned(pod(), version, kind, true)), Some(both), "{kind}");
+        }
+        for (version, kind, is_controller) in [
+            ("apps/v1", "DaemonSet", true),
+            ("other/v1", "ReplicaSet", true),
+            ("apps/v1", "ReplicaSet", false),
+        ] {
+            let pod = owned(pod(), version, kind, is_controller);
+            assert_eq!(selector(&mut owners, &pod), Some(service.clone()), "{version} {kind}");
+        }
+        let alone = owned(json!({}), "apps/v1", "ReplicaSet", true);
+        let of_set = Selector::of_labels(&labels(&[("tier", "rs")]));
+        assert_eq!(selector(&mut owners, &alone), Some(of_set), "no service selects the pod");
+    }
+}

@@ -1,4 +1,4 @@
-//! Covers the 8 cases that Kubernetes tests of scores and the 4 of names; the 3 of signatures do not exist here.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Covers the 51 cases that Kubernetes tests of this plugin, but for 2 of objects of another type and 1 of a preferred term
-//! with an invalid key, which validation refuses (it matches no node here).
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use serde_json::{Value, from_value, json};
 

@@ -1,5 +1,4 @@
-//! Covers the 20 cases that Kubernetes tests of this plugin, but for 6 of the gate that is off, of versions and of errors,
-//! none of which exist here.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

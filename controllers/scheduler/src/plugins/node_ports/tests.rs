@@ -1,4 +1,4 @@
-//! Covers the 25 cases that Kubernetes tests of this plugin, but for 1 of an object of another type.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

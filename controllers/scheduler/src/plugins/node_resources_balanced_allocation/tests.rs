@@ -1,4 +1,4 @@
-//! Covers 9 of the 16 cases that Kubernetes tests of this plugin; 5 are of signatures and 2 of scores of devices.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

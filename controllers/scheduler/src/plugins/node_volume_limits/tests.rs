@@ -1,5 +1,4 @@
-//! Covers the 47 cases that Kubernetes' tests of the plugin name (limits, ephemeral and migrated volumes, attachments,
-//! what is skipped, all hints), except the 5 of the gate VolumeLimitScaling, which is off.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

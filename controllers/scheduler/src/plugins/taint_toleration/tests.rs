@@ -1,5 +1,4 @@
-//! Covers the 37 cases that Kubernetes tests of this plugin, but for 4 of objects of another type; those of the operators
-//! `Lt` and `Gt` as they are with the gate off.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

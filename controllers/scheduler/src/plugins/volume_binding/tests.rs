@@ -1,6 +1,4 @@
-//! Covers the cases that Kubernetes' tests of the plugin and of its binder name: 22 of volumes that exist, 8 of volumes that
-//! are made, 4 of migrated ones, 8 of assumptions and their end, 11 of capacities, 10 of the plugin and its PreBind, and 38
-//! of its hints; without the 9 of scores, whose gate is off, and those that pass objects of a wrong type.
+//! Covers the cases that Kubernetes tests of this plugin and of its binder; docs/scheduler.md counts them.
 
 use apiserver_meta::volumes::{self, SELECTED_NODE};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -25,6 +23,13 @@ fn of_class(name: &str, class: &str) -> Arc<PersistentVolumeClaim> {
 
 fn sized(name: &str, class: &str, size: &str) -> Arc<PersistentVolumeClaim> {
     claim(name, json!({"spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}}}))
+}
+
+/// Returns a claim of a class that binds at once, and that is bound to a volume.
+fn bound_at_once(name: &str, volume: &str) -> Arc<PersistentVolumeClaim> {
+    let annotations = json!({volumes::BIND_COMPLETED: "yes"});
+    let spec = json!({"storageClassName": "now", "volumeName": volume});
+    claim(name, json!({"metadata": {"annotations": annotations}, "spec": spec}))
 }
 
 fn local(name: &str, node: &str, size: &str) -> Arc<PersistentVolume> {
@@ -75,6 +80,7 @@ fn claims_that_cannot_be_used_exclude_all_nodes() {
             of_class("late", "late"),
             of_class("modeless", "modeless"),
             of_class("p-data", "late"),
+            bound("bound", "v"),
         ],
     );
     add_class(&mut cluster, class("modeless", json!({"volumeBindingMode": null})));
@@ -90,6 +96,7 @@ fn claims_that_cannot_be_used_exclude_all_nodes() {
         (&["late", "prebound"], WAITS),
         (&["now"], WAITS),
         (&["late", "now"], WAITS),
+        (&["now", "bound"], WAITS),
         (&["unknown"], WAITS),
         (&["classless"], WAITS),
         (&["modeless"], "Error: VolumeBindingMode not set for StorageClass \"modeless\""),
@@ -135,6 +142,7 @@ fn bound_and_free_volumes_lead_to_their_nodes() {
             bound("b2", "bound-there"),
             bound("b3", "anywhere"),
             bound("gone", "gone"),
+            bound_at_once("i1", "bound-here"),
             sized("u1", "none", "1Gi"),
             sized("u2", "none", "3Gi"),
             sized("u3", "none", "4Gi"),
@@ -146,6 +154,7 @@ fn bound_and_free_volumes_lead_to_their_nodes() {
     for (claims, n1, n2) in [
         (&["b1"][..], "ok", ELSEWHERE),
         (&["b3"], "ok", "ok"),
+        (&["i1"], "ok", ELSEWHERE),
         (&["b1", "b2"], ELSEWHERE, ELSEWHERE),
         (&["gone"], LOST, LOST),
         (&["u1"], "ok", "ok"),
@@ -230,6 +239,7 @@ fn volumes_are_made_where_the_class_allows_and_no_node_was_selected_before() {
             of_class("nowhere", "nowhere"),
             selected("on-n1", "n1"),
             bound("b", "v"),
+            bound_at_once("i", "v"),
         ],
     );
     let in_use = json!({"spec": on("n1"), "status": {"phase": "Bound"}});
@@ -243,6 +253,13 @@ fn volumes_are_made_where_the_class_allows_and_no_node_was_selected_before() {
         (&["on-n1"], "ok", NONE),
         (&["on-n1", "made"], "ok", NONE),
         (&["b", "made"], "ok", ELSEWHERE),
+        (
+            &["b", "on-n1"],
+            "ok",
+            "Unresolvable: node(s) didn't match PersistentVolume's node affinity, \
+             node(s) didn't find available persistent volumes to bind",
+        ),
+        (&["i", "made"], "ok", ELSEWHERE),
     ] {
         assert_eq!(texts(&cluster, claims), [n1, n2], "{claims:?}");
     }
@@ -444,15 +461,17 @@ fn pods_wait_for_topologies_capacities_and_drivers_that_no_longer_tell() {
         !grown(json!({"capacity": "2"}), json!({"capacity": "1"}))
             && !grown(sizes("3", "2"), sizes("3", "1"))
     );
-    let stops = |name: &str, old: Value, new: Value| {
+    let stops_for = |pod: &PodInfo, name: &str, old: Value, new: Value| {
         let of = |tells: Value| -> Arc<CSIDriver> {
             Arc::new(
                 from_value(json!({"metadata": {"name": name}, "spec": {"storageCapacity": tells}})).unwrap(),
             )
         };
         let (old, new) = (of(old), of(new));
-        hint(&pod, &Change::CsiDriver(Versions { old: Some(&old), new: Some(&new) }))
+        hint(pod, &Change::CsiDriver(Versions { old: Some(&old), new: Some(&new) }))
     };
+    let stops = |name: &str, old: Value, new: Value| stops_for(&pod, name, old, new);
+    assert!(!stops_for(&claiming("p", &[]), "d", json!(true), json!(false)), "the pod uses no driver");
     assert!(stops("d", json!(true), json!(false)) && stops("d", json!(true), json!(null)));
     assert!(!stops("e", json!(true), json!(false)) && !stops("d", json!(null), json!(false)));
     assert!(!stops("d", json!(false), json!(false)) && !stops("d", json!(true), json!(true)));

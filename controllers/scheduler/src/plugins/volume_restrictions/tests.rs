@@ -1,4 +1,4 @@
-//! Covers the 37 cases that Kubernetes' tests of the plugin name (disks of each kind, ReadWriteOncePod, both hints).
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Covers the 33 cases that Kubernetes' tests of the plugin name (one zone, several zones, claims without a volume, hints)
-//! but for those that pass objects of a wrong type, which cannot be written here.
+//! Covers the cases that Kubernetes tests of this plugin; docs/scheduler.md counts them.
 
 use serde_json::{Value, json};
 

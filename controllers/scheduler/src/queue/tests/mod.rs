@@ -1,7 +1,4 @@
-//! Covers, at the feature gates' defaults of 1.36, 94 of the 137 cases that `scheduling_queue_test.go` of kube-scheduler names,
-//! and those of `backoff_queue_test.go` and `unschedulable_pods_test.go`. The others are about what this queue does not have:
-//! hints or pops from back-off turned off (9), methods that are called only without hints (11), other checks than that of the
-//! priority (3), pod signatures (9), pops of a certain pod (6), nominated pods (3), and sampled durations of plugins (2).
+//! Covers the cases that kube-scheduler's tests of its queue name, at the feature gates' defaults; docs/scheduler.md counts them.
 
 mod attempts;
 mod backoff;

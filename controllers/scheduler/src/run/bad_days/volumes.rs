@@ -125,21 +125,30 @@ async fn volume_and_claim_are_written_once_and_their_binding_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn conflict_ends_the_plan_before_anything_else_is_written() {
-    let api = begin().await;
-    let (line, plan) = (Line::new(&api, Vec::new()), plan(&api));
-    let client = line.client();
-    let binder = binder(&client).await;
-    // Somebody else changes the volume in the same moment.
-    api.set_lag("persistentvolumes", Duration::from_secs(5));
-    send(&api, "PATCH", &format!("{VOLUMES}/v"), &json!({"metadata": {"labels": {"a": "b"}}})).await;
-    let error = binder.bind(&client, &plan).await.unwrap_err();
-    assert!(
-        matches!(&error, VolumeError::Write { source, .. }
-        if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409)),
-        "{error}"
-    );
-    assert_eq!(patched(&line), ["persistentvolumes v"]);
-    assert!(get(&api, "persistentvolumes", "v")["spec"]["claimRef"].is_null());
+    let volume = "persistentvolumes v";
+    for (plural, path, written) in [
+        ("persistentvolumes", format!("{VOLUMES}/v"), &[volume][..]),
+        ("persistentvolumeclaims", format!("{CLAIMS}/made"), &[volume, "persistentvolumeclaims made"]),
+    ] {
+        let api = begin().await;
+        let (line, plan) = (Line::new(&api, Vec::new()), plan(&api));
+        let client = line.client();
+        let binder = binder(&client).await;
+        // Somebody else changes the object in the same moment.
+        api.set_lag(plural, Duration::from_secs(5));
+        send(&api, "PATCH", &path, &json!({"metadata": {"labels": {"a": "b"}}})).await;
+        let error = binder.bind(&client, &plan).await.unwrap_err();
+        assert!(
+            matches!(&error, VolumeError::Write { source, .. }
+            if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409)),
+            "{error}"
+        );
+        assert_eq!(patched(&line), written);
+        let is_taken = !get(&api, "persistentvolumes", "v")["spec"]["claimRef"].is_null();
+        assert_eq!(is_taken, plural != "persistentvolumes", "{plural}");
+        let annotations = &get(&api, "persistentvolumeclaims", "made")["metadata"]["annotations"];
+        assert!(annotations[SELECTED_NODE].is_null());
+    }
 }
 
 #[tokio::test(start_paused = true)]

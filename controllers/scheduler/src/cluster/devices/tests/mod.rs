@@ -1,11 +1,12 @@
-//! Tables of searches on one node. They cover about 100 of the 215 cases of upstream's table of the allocator. Of the others
-//! 33 are about gates that are not as by default; the recorded cases in `tests/differential/allocations.jsonl.gz` stand for the
-//! rest.
+//! Tables of searches on one node; docs/scheduler.md counts the cases of kube-scheduler's allocator that they cover.
 
+mod binding;
 mod capacity;
+mod combined;
 mod extended;
 mod pools;
 mod requests;
+mod shared;
 mod state;
 mod work;
 
@@ -53,15 +54,115 @@ fn selector(expression: &str) -> Value {
     json!([{"cel": {"expression": expression}}])
 }
 
-/// Returns the classes `c`, of all devices, and `big`, of those whose attribute `size` is at least 2.
+/// Returns the classes `c`, of all devices; `big`, of those whose attribute `size` is at least 2; `configured`, with a
+/// configuration; `broken`, whose selector fails; and `shared` and `whole`, of devices that several claims can have or not.
 fn classes() -> DeviceClasses {
     let mut classes = DeviceClasses::default();
-    let big = "device.attributes['d'].size >= 2";
-    for (name, spec) in [("c", json!({})), ("big", json!({"selectors": selector(big)}))] {
+    let config = json!([{"opaque": {"driver": "d", "parameters": {"of": "class"}}}]);
+    for (name, spec) in [
+        ("c", json!({})),
+        ("big", json!({"selectors": selector("device.attributes['d'].size >= 2")})),
+        ("configured", json!({"config": config})),
+        ("broken", json!({"selectors": selector("device.attributes['d'].none == 1")})),
+        ("shared", json!({"selectors": selector("device.allowMultipleAllocations == true")})),
+        ("whole", json!({"selectors": selector("device.allowMultipleAllocations == false")})),
+    ] {
         let class = json!({"metadata": {"name": name}, "spec": spec});
         classes.set(Arc::new(from_value(class).unwrap()));
     }
     classes
+}
+
+/// Returns the slice of a pool of the driver `d` with the devices of these lines: `NAME mem=4 gen:v5 units-1`, which is a
+/// device with a capacity, an attribute, and units that it takes of the counters `set`; with the flags `shared` (by several
+/// claims), `slow` (it has to be prepared), and `tainted` and `doomed` (by a taint that lets no pods come or stay).
+fn drawn(name: &str, lines: &[&str]) -> Value {
+    let device = |line: &&str| {
+        let mut words = line.split(' ');
+        let (mut device, mut counters) = (json!({"name": words.next().unwrap()}), json!({}));
+        for word in words {
+            if let Some((name, amount)) = word.split_once('=') {
+                device["capacity"][name] = json!({"value": amount});
+            } else if let Some((name, value)) = word.split_once(':') {
+                device["attributes"][name] = json!({"string": value});
+            } else if let Some((name, amount)) = word.split_once('-') {
+                counters[name] = json!({"value": amount});
+            } else {
+                let (field, value) = match word {
+                    "shared" => ("allowMultipleAllocations", json!(true)),
+                    "slow" => ("bindingConditions", json!(["ready"])),
+                    "tainted" => ("taints", json!([{"key": "k", "effect": "NoSchedule"}])),
+                    "doomed" => ("taints", json!([{"key": "l", "effect": "NoExecute"}])),
+                    _ => panic!("unknown flag {word}"),
+                };
+                device[field] = value;
+            }
+        }
+        if counters.as_object().is_some_and(|counters| !counters.is_empty()) {
+            device["consumesCounters"] = json!([{"counterSet": "set", "counters": counters}]);
+        }
+        device
+    };
+    let devices: Vec<Value> = lines.iter().map(device).collect();
+    let fields = json!({"spec": {"pool": {"name": name}}});
+    with(slice(name, "n", json!(devices)), fields)
+}
+
+/// Returns the request of a line, `NAME*COUNT:CLASS`, or of one with alternatives, `NAME / ALTERNATIVE / ALTERNATIVE`. The
+/// count is 1, a number or `all`, and the class `c` unless it is given; ` admin`, ` bw=4` and ` tolerates` may follow, and
+/// ` if CONDITION` in the end: `mem>=4`, `gen==v5`, or an expression.
+fn asked(line: &str) -> Value {
+    let one = |text: &str| {
+        let (text, condition) =
+            text.split_once(" if ").map_or((text, None), |(text, condition)| (text, Some(condition)));
+        let mut words = text.split(' ');
+        let head = words.next().unwrap();
+        let (head, class) = head.split_once(':').unwrap_or((head, "c"));
+        let (name, count) = head.split_once('*').unwrap_or((head, "1"));
+        let mut exactly = if count == "all" { all() } else { exactly(count.parse().unwrap()) };
+        exactly["deviceClassName"] = json!(class);
+        for word in words {
+            match word.split_once('=') {
+                Some((name, amount)) => exactly["capacity"]["requests"][name] = json!(amount),
+                None if word == "admin" => exactly["adminAccess"] = json!(true),
+                None if word == "tolerates" => {
+                    exactly["tolerations"] = json!([{"key": "l", "operator": "Exists"}])
+                }
+                None => panic!("unknown word {word}"),
+            }
+        }
+        if let Some(condition) = condition {
+            let expression = if let Some((name, amount)) = condition.split_once(">=") {
+                format!("device.capacity['d'].{name}.compareTo(quantity('{amount}')) >= 0")
+            } else if let Some((name, value)) =
+                condition.split_once("==").filter(|(name, _)| !name.contains('.'))
+            {
+                format!("device.attributes['d'].{name} == '{value}'")
+            } else {
+                condition.to_owned()
+            };
+            exactly["selectors"] = selector(&expression);
+        }
+        (name.to_owned(), exactly)
+    };
+    let Some((name, alternatives)) = line.split_once(" / ") else {
+        let (name, exactly) = one(line);
+        return json!({"name": name, "exactly": exactly});
+    };
+    let alternative = |text: &str| {
+        let (name, exactly) = one(text);
+        with(exactly, json!({"name": name}))
+    };
+    json!({"name": name, "firstAvailable": alternatives.split(" / ").map(alternative).collect::<Vec<_>>()})
+}
+
+/// Returns claims with the requests of these lines, each of which may be several with `; ` between them.
+fn asking(lines: &[&str]) -> Vec<Value> {
+    let claim_of = |(index, line): (usize, &&str)| {
+        let requests: Vec<Value> = line.split("; ").map(asked).collect();
+        claim(&format!("x{index}"), json!(requests))
+    };
+    lines.iter().enumerate().map(claim_of).collect()
 }
 
 fn devices(slices: &[Value], used: &[Value]) -> Devices {

@@ -127,3 +127,15 @@ fn pods_wake_when_a_device_class_serves_what_they_request() {
     assert_eq!(hint(GPU, Some(&other), &gpu), Hint::Queue);
     assert_eq!(hint(GPU, Some(&gpu), &none), Hint::Skip);
 }
+
+#[test]
+fn plugin_waits_for_pods_that_go_or_shrink_nodes_that_grow_and_classes() {
+    let pods = Actions::DELETE | Actions::POD_SCALE_DOWN;
+    let expected = [
+        Event::new(Resource::AssignedPod, pods),
+        Event::new(Resource::UnscheduledPod, pods),
+        Event::new(Resource::Node, Actions::ADD | Actions::NODE_ALLOCATABLE),
+        Event::new(Resource::DeviceClass, Actions::ADD | Actions::UPDATE),
+    ];
+    assert_eq!(NodeResourcesFit::default().events(), expected);
+}

@@ -1,5 +1,9 @@
-//! Cases of preemption that need no more than one node, or the order of candidates. What kube-scheduler itself answers in
+//! Covers the cases that Kubernetes tests of preemption; docs/scheduler.md counts them. What kube-scheduler itself answers in
 //! hundreds of random clusters is in `tests/differential`.
+
+mod messages;
+mod pick;
+mod victims;
 
 use serde_json::{Value, from_value, json};
 
@@ -43,6 +47,43 @@ fn outcome(cluster: &mut Cluster, preemptor: &PodInfo) -> Result<(String, Vec<St
         }
         _ => Err(diagnosis.to_string()),
     }
+}
+
+/// Returns the pod of a line, `NAME NODE PRIORITY CORES [sSECOND] [LABEL]`, where the node `-` is none and the pod has
+/// started in this second; and with these fields over it.
+fn sketched(line: &str, fields: Value) -> Arc<PodInfo> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [name, node, priority, cores, more @ ..] = &words[..] else { panic!("{line:?} has too few words") };
+    let priority: i32 = priority.parse().unwrap();
+    let second = more.iter().find_map(|word| word.strip_prefix('s')).unwrap_or("0");
+    let labels =
+        more.iter().filter(|word| !word.starts_with('s')).map(|word| ((*word).to_owned(), json!("")));
+    let mut whole = json!({"metadata": {"labels": Value::Object(labels.collect())},
+        "status": {"startTime": format!("2026-01-01T00:00:{second:0>2}Z")},
+        "spec": {"priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": *cores}}}]}});
+    if *node != "-" {
+        whole["spec"]["nodeName"] = json!(node);
+    }
+    crate::testing::merge(&mut whole, fields);
+    pod(name, whole)
+}
+
+/// Returns nodes of five cores with these names, such as `a/1` for a node in the zone 1.
+fn five_cores(names: &[&str]) -> Vec<Arc<crate::cluster::NodeFacts>> {
+    let node = |name: &&str| {
+        let (name, zone) = name.split_once('/').unwrap_or((name, "0"));
+        let labels = json!({"zone": zone, "host": name});
+        crate::testing::node(
+            name,
+            json!({"metadata": {"labels": labels}, "status": {"allocatable": {"cpu": "5"}}}),
+        )
+    };
+    names.iter().map(node).collect()
+}
+
+fn sketched_cluster(names: &[&str], pods: &[&str]) -> Cluster {
+    let pods: Vec<Arc<PodInfo>> = pods.iter().map(|line| sketched(line, json!({}))).collect();
+    cluster(&five_cores(names), &pods)
 }
 
 fn four_cores(priority: i32) -> Arc<PodInfo> {

@@ -1,5 +1,9 @@
-//! Tables of the plugin. With those of `bind_devices`, which are about writes, they cover about 60 of the 126 cases of upstream's
-//! tables; some 35 of the others are about pod groups and about gates that are not as by default.
+//! Covers the cases that Kubernetes tests of this plugin, together with the tests of `bind_devices`, which are about writes;
+//! docs/scheduler.md counts them.
+
+mod scores;
+mod searches;
+mod wakes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +13,6 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use serde_json::{Value, from_value, json};
 
 use super::{DynamicResources, DynamicResourcesArgs};
-use crate::cluster::devices::allocation;
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{
     Change, Cleanup, Code, Diagnosis, Finding, Hint, Meter, NominatedFirst, Plugin, PreBind, Refusal,
@@ -420,137 +423,4 @@ fn claims_of_attempts_that_have_failed_are_deleted() {
     assert_eq!(found, Finding { message: "deletion of ResourceClaim completed", cleanup });
     cluster.devices.set_claim(&ObjectKey::of(stale.as_ref()), None);
     assert_eq!(reason(&cluster, &pod, "a"), "feasible");
-}
-
-#[test]
-fn changes_wake_pods_whose_claims_they_concern() {
-    let mut cluster = two_nodes();
-    let (open, other) = (claim("x", json!({})), claim("other", json!({})));
-    add(&mut cluster, &open);
-    let pod = user(&["x"]);
-    let hint =
-        |cluster: &Cluster, old: Option<&Arc<ResourceClaim>>, new: &Arc<ResourceClaim>, pod: &PodInfo| {
-            plugin().hint(pod, &Change::ResourceClaim(Versions { old, new: Some(new) }), cluster)
-        };
-    let has = claim("x", json!({"status": allocated("a", "d0")}));
-    let other_has = claim("other", json!({"status": allocated("a", "d0")}));
-    let labeled = claim("x", json!({"metadata": {"labels": {"a": "b"}}}));
-    for (what, old, new, wanted) in [
-        ("made", None, &open, Hint::Queue),
-        ("another one made", None, &other, Hint::Skip),
-        ("its status has changed", Some(&open), &has, Hint::Queue),
-        ("something else has changed", Some(&open), &labeled, Hint::Skip),
-        ("another one has changed", Some(&other), &other_has, Hint::Skip),
-        ("devices were freed", Some(&other_has), &other, Hint::Queue),
-    ] {
-        assert_eq!(hint(&cluster, old, new, &pod), wanted, "{what}");
-    }
-    assert_eq!(hint(&cluster, Some(&other_has), &other, &user(&["missing"])), Hint::Skip);
-    let changed = |new: &Arc<PodInfo>| {
-        plugin().hint(&pod, &Change::Pod(Versions { old: None, new: Some(new) }), &cluster)
-    };
-    assert_eq!(changed(&pod), Hint::Queue);
-    assert_eq!(changed(&user(&["missing"])), Hint::Skip);
-    assert_eq!(changed(&pod_of("q", json!({}))), Hint::Skip);
-    assert!(allocation(&has).is_some() && allocation(&open).is_none());
-}
-
-#[test]
-fn searches_of_one_attempt_share_their_steps() {
-    let mut cluster = two_nodes();
-    let names: Vec<Value> = (0..100).map(|index| json!({"name": format!("d{index}")})).collect();
-    add_slice(&mut cluster, "a", json!(names));
-    let none = json!([{"cel": {"expression": "device.driver == 'none'"}}]);
-    let exactly =
-        json!({"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1, "selectors": none});
-    let requests = json!([{"name": "r", "exactly": exactly}]);
-    add(&mut cluster, &claim("x", json!({"spec": {"devices": {"requests": requests}}})));
-    add(&mut cluster, &claim("y", json!({})));
-    let args = DynamicResourcesArgs { filter_timeout: Duration::from_millis(2), ..Default::default() };
-    let ask = |cluster: &Cluster| refusal(DynamicResources(args), &user(&["x"]), cluster, "a").unwrap();
-    // No verdict is remembered of a node that has changed.
-    let ask_anew = |cluster: &mut Cluster| {
-        cluster.set_node(labeled("a", json!({})));
-        ask(cluster)
-    };
-    let now = || "2026-01-01T00:00:00Z".parse().unwrap();
-    for _ in 0..2 {
-        cluster.devices.begin(now());
-        assert_eq!(ask_anew(&mut cluster).message(), "cannot allocate all claims");
-        let taken = cluster.devices.steps.taken();
-        // An attempt to evict pods asks again for each of them.
-        assert_eq!(ask(&cluster).message(), "cannot allocate all claims");
-        assert_eq!(cluster.devices.steps.taken(), taken, "what is known takes no step");
-        let is_late = |why: Refusal| why.message() == "timed out trying to allocate devices";
-        let asked = (0..40).find(|_| is_late(ask_anew(&mut cluster)));
-        assert!(asked.is_some(), "40 searches fit into {args:?}");
-        assert_eq!(ask(&cluster).code, Code::Unresolvable, "only a change helps");
-    }
-    // A node that was found with the last step can be reserved, but takes no more than a tenth of the steps.
-    let reserved = |cluster: &mut Cluster| {
-        DynamicResources(args).reserve(&user(&["y"]), NodeId::new(1), cluster).map(|plan| plan.is_some())
-    };
-    assert_eq!(reserved(&mut cluster), Ok(true));
-    cluster.devices.unreserve(&user(&["y"]));
-    cluster.devices.steps.take(1000);
-    assert_eq!(reserved(&mut cluster).unwrap_err().message(), "timed out trying to allocate devices");
-}
-
-/// Compares verdicts that are remembered with those of claims that nobody has searched for before, over random changes of
-/// claims, slices, classes and nodes.
-#[test]
-fn verdicts_that_are_remembered_are_those_of_a_new_search() {
-    let names = ["a", "b", "c", "d"];
-    let nodes: Vec<_> = names.iter().map(|name| labeled(name, json!({}))).collect();
-    let mut cluster = cluster(&nodes, &[]);
-    let devices = json!([{"name": "d0"}, {"name": "d1"}]);
-    names.iter().for_each(|node| add_slice(&mut cluster, node, devices.clone()));
-    add_class(&mut cluster, json!({"metadata": {"name": "c"}, "spec": {}}));
-    let shared = |selector: Value| {
-        let fields = json!([{"key": "pool", "operator": "In", "values": [selector]}]);
-        let slice = json!({"metadata": {"name": "shared"}, "spec": {"driver": "d", "devices": [{"name": "d0"}],
-            "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": fields}]},
-            "pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}});
-        Arc::new(from_value::<ResourceSlice>(slice).unwrap())
-    };
-    let (mut random, mut seen) = (0x9E37_79B9_u64, [0; 2]);
-    let mut below = |bound: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        usize::try_from(random % bound as u64).unwrap()
-    };
-    add(&mut cluster, &claim("known", json!({})));
-    for step in 0..2000 {
-        let (node, device) = (names[below(names.len())], ["d0", "d1"][below(2)]);
-        let key = format!("{node}-{device}");
-        match below(12) {
-            0..=4 => add(&mut cluster, &claim(&key, json!({"status": allocated(node, device)}))),
-            5..=7 => drop(cluster.devices.set_claim(&ObjectKey::new("default", &key), None)),
-            8 => add_slice(&mut cluster, node, if below(2) == 0 { json!([]) } else { devices.clone() }),
-            9 => drop(cluster.devices.set_slice("shared", Some(shared(["x", "y"][below(2)].into())))),
-            10 => {
-                let pool = ["x", "y"][below(2)];
-                cluster.set_node(labeled(node, json!({"pool": pool})));
-            }
-            _ => {
-                let expression =
-                    ["device.driver == 'd'", "device.driver == 'other'"][usize::from(below(4) == 0)];
-                let selector = json!({"cel": {"expression": expression}});
-                add_class(
-                    &mut cluster,
-                    json!({"metadata": {"name": "c"}, "spec": {"selectors": [selector]}}),
-                );
-            }
-        }
-        let request = json!([{"name": format!("r{step}"), "exactly":
-            {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}]);
-        add(&mut cluster, &claim("new", json!({"spec": {"devices": {"requests": request}}})));
-        for node in names {
-            let known = reason(&cluster, &user(&["known"]), node);
-            assert_eq!(known, reason(&cluster, &user(&["new"]), node), "step {step}, node {node}");
-            seen[usize::from(known == "feasible")] += 1;
-        }
-    }
-    assert!(seen.iter().all(|count| *count > 500), "{seen:?}");
 }
