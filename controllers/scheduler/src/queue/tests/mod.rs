@@ -1,11 +1,12 @@
-//! Covers, at the feature gates' defaults of 1.36, 94 of the 137 cases that `scheduling_queue_test.go` of kube-scheduler names,
+//! Covers, at the feature gates' defaults of 1.36, 100 of the 137 cases that `scheduling_queue_test.go` of kube-scheduler names,
 //! and those of `backoff_queue_test.go` and `unschedulable_pods_test.go`. The others are about what this queue does not have:
 //! hints or pops from back-off turned off (9), methods that are called only without hints (11), other checks than that of the
-//! priority (3), pod signatures (9), pops of a certain pod (6), nominated pods (3), and sampled durations of plugins (2).
+//! priority (3), pod signatures (9), nominated pods (3), and sampled durations of plugins (2).
 
 mod attempts;
 mod backoff;
 mod gates;
+mod groups;
 mod metrics;
 mod model;
 mod order;
@@ -118,7 +119,9 @@ impl Rig {
                 post_filter: Vec::new(),
                 score: Vec::new(),
                 reserve: Vec::new(),
+                permit: Vec::new(),
                 pre_bind: Vec::new(),
+                post_bind: Vec::new(),
                 sampling: Sampling::All,
             }
         };
