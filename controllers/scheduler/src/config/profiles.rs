@@ -65,6 +65,11 @@ fn unsupported(plugin: &Named, problems: &mut Problems) {
     problems.add("enabled", format_args!("plugin {:?} does not run at this extension point", plugin.name));
 }
 
+/// The plugins of each extension point.
+type Lists = BTreeMap<Point, Vec<Named>>;
+/// The arguments by plugin, with their index in the document.
+type Arguments = BTreeMap<String, (usize, Value)>;
+
 /// Returns the plugins of the default profile as a document changes them: what is disabled is left out, what is enabled
 /// again takes its place, and others follow.
 pub(super) fn merged(custom: PluginSet, registry: Registry, problems: &mut Problems) -> Vec<Named> {
@@ -123,11 +128,7 @@ fn expanded(
 }
 
 /// Returns the arguments by plugin.
-fn arguments(
-    given: Vec<document::PluginConfig>,
-    registry: Registry,
-    problems: &mut Problems,
-) -> BTreeMap<String, (usize, Value)> {
+fn arguments(given: Vec<document::PluginConfig>, registry: Registry, problems: &mut Problems) -> Arguments {
     let mut arguments = BTreeMap::new();
     for (index, config) in given.into_iter().enumerate() {
         let field = format!("pluginConfig[{index}]");
@@ -145,7 +146,7 @@ fn arguments(
 /// Makes the plugins, each once.
 fn made(
     name: String,
-    (lists, args): (&BTreeMap<Point, Vec<Named>>, &BTreeMap<String, (usize, Value)>),
+    (lists, args): (&Lists, &Arguments),
     sampling: Sampling,
     registry: Registry,
     problems: &mut Problems,

@@ -26,7 +26,7 @@ use crate::pod::PodInfo;
 use crate::preemption::Found;
 use crate::queue::{Attempting, Failure};
 
-/// What is told of a group that is not schedulable, and of its pods.
+/// Texts about a group that is not schedulable, and of its pods.
 const UNSCHEDULABLE: &str = "pod group is unschedulable";
 const PREEMPTING: &str = "pod group is unschedulable, pod group is waiting for preemption to complete";
 
@@ -51,7 +51,7 @@ enum Outcome {
 struct Place {
     id: NodeId,
     plans: Vec<PreBind>,
-    /// Why plugins have it wait; empty if they permit it.
+    /// Reasons for which plugins have it wait; empty if they permit it.
     waits: String,
     /// Set if other pods are preempted for it: why it did not fit.
     preempts: Option<Box<Diagnosis>>,

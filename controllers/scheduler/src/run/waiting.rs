@@ -10,7 +10,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Waiting<P> {
     pods: BTreeMap<Uid, One<P>>,
-    /// When each wait for a plugin ends.
+    /// The end of each wait for a plugin.
     ends: BTreeSet<(Instant, Uid, &'static str)>,
 }
 

@@ -18,7 +18,7 @@ use crate::plugins::{DefaultPreemption, NodeResourcesFit, profile};
 use crate::queue::Pool;
 use crate::testing::{merge, sized};
 
-/// What a plugin answers about the pods with these names.
+/// The answers of a plugin about the pods with these names.
 type Script = Arc<Mutex<BTreeMap<String, Permission>>>;
 
 /// Answers as its script says, and writes down which pods were bound.
