@@ -1,5 +1,5 @@
-//! Covers, with the whole scheduler and an API in memory, the ways in which a group's attempt can end that kube-scheduler's tests
-//! of its pod group cycle name: 13 of the 14 searches and of the 14 results, and those of gathering the pods of a group, its scheduler's name and pods that take no part any more.
+//! The attempts of groups with the whole scheduler and an API in memory: gathering their pods, the name of their scheduler, pods
+//! that take no part any more, and what is written in the end.
 
 use std::collections::BTreeMap;
 
