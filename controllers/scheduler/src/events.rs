@@ -76,6 +76,7 @@ fn resource_label(resource: Resource) -> &'static str {
         Resource::ResourceClaim => "resource.k8s.io/ResourceClaim",
         Resource::ResourceSlice => "resource.k8s.io/ResourceSlice",
         Resource::DeviceClass => "resource.k8s.io/DeviceClass",
+        Resource::PodGroup => "scheduling.k8s.io/PodGroup",
         Resource::Any => "*",
     }
 }

@@ -10,6 +10,10 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(10);
 pub const MAX_PARKED: Duration = Duration::from_secs(300);
 /// Longest wait for the claims of a pod to be bound after its node was chosen, as in kube-scheduler.
 pub const VOLUMES_BOUND: Duration = Duration::from_secs(600);
+/// Longest wait of a placed pod that plugins have not permitted yet, as in kube-scheduler.
+pub const PERMIT_WAIT: Duration = Duration::from_secs(900);
+/// Longest wait of a placed pod for the rest of its gang, as in kube-scheduler.
+pub const GANG_WAIT: Duration = Duration::from_secs(300);
 /// Interval at which the counts of the queue and of the cluster are shown in the metrics.
 pub const COUNTS_SHOWN: Duration = Duration::from_secs(1);
 /// Attempts of which one has the times of its plugins taken (`pluginMetricsSamplePercent`: a tenth).

@@ -125,21 +125,21 @@ impl Parsed {
 }
 
 /// Requests of a pod whose containers are being resized.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Resized {
     pub requests: Resources,
     pub scored: Scored,
 }
 
 /// Device claims in the status of a pod.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimStatuses {
     pub claims: Vec<PodResourceClaimStatus>,
     pub extended: Option<PodExtendedResourceClaimStatus>,
 }
 
 /// A pod with what scheduling reads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodInfo {
     /// Without annotations and finalizers.
     pub metadata: Meta,
@@ -150,6 +150,8 @@ pub struct PodInfo {
     /// The only node that the pod may run on, by a node affinity for the field `metadata.name`, as pods of DaemonSets
     /// have it.
     pub pinned_to: Option<Arc<str>>,
+    /// Name of the PodGroup that the pod is scheduled with.
+    pub group: Option<Arc<str>>,
     /// Volumes that scheduling depends on: claims, ephemeral and CSI volumes, images, and disks that only one node can
     /// attach.
     pub volumes: Arc<Vec<Volume>>,
@@ -181,6 +183,7 @@ impl PodInfo {
         let text = |name: Option<String>| name.filter(|name| !name.is_empty()).as_deref().map(shared_text);
         let node = text(spec.node_name.take());
         let pinned_to = reduce::take_pin(&mut spec).as_deref().map(shared_text);
+        let group = text(spec.scheduling_group.take().and_then(|group| group.pod_group_name));
         let excess = reduce::take_excess(&mut spec);
         let volumes = reduce::volumes(spec.volumes.take().unwrap_or_default());
         let claims = ClaimStatuses {
@@ -196,6 +199,7 @@ impl PodInfo {
             refusal: refusal.filter(|_| node.is_none()),
             node,
             pinned_to,
+            group,
             volumes: VOLUMES.share(volumes),
             nominated: text(status.nominated_node_name),
             is_finished: finished,
@@ -221,6 +225,11 @@ impl PodInfo {
     pub fn labels(&self) -> &Labels {
         static NONE: Labels = Labels::new();
         self.metadata.labels().unwrap_or(&NONE)
+    }
+
+    /// Returns the pod as it would be if it were bound to a node.
+    pub fn on(&self, node: &Arc<str>) -> Self {
+        Self { node: Some(Arc::clone(node)), ..self.clone() }
     }
 
     /// Returns the images of containers and volumes, with their tags.

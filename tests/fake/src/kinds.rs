@@ -48,6 +48,7 @@ pub const UNLISTED: &[(&str, &str, &str, bool)] = &[
     ("storage.k8s.io/v1", "csinodes", "CSINode", false),
     ("storage.k8s.io/v1", "csistoragecapacities", "CSIStorageCapacity", true),
     ("resource.k8s.io/v1", "deviceclasses", "DeviceClass", false),
+    ("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", true),
     ("events.k8s.io/v1", "events", "Event", true),
 ];
 

@@ -192,7 +192,8 @@ const GENERIC: &[Flag] = &[
     Flag { name: "vmodule", kind: Text, path: "", effect: Nothing, help: "" },
 ];
 
-/// Returns the flags of a component: its own, and those that all have.
+/// Returns the flags of a component: its own, and those that all have and that it does not have in a form of its own.
 pub fn all(own: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
-    own.iter().chain(GENERIC)
+    let is_own = move |name: &str| own.iter().any(|flag| flag.name == name);
+    own.iter().chain(GENERIC.iter().filter(move |flag| !is_own(flag.name)))
 }

@@ -30,7 +30,11 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let Scheduler { config, scheduler_name, flags, secure_port, probes } = args;
     let ambient = Ambient::system();
     let document = document(config.as_deref(), &scheduler_name, &flags)?;
-    let mut configuration = Configuration::from_value(document.clone())?;
+    let (gates, others) = flags.gates()?;
+    if !others.is_empty() {
+        warn!(gates = others.join(", "), "feature gates have no effect");
+    }
+    let mut configuration = Configuration::with_gates(document.clone(), gates)?;
     let extenders = std::mem::take(&mut configuration.extenders);
     let kubeconfig = configuration.kubeconfig.clone();
     let (mut config, ignored) = of_configuration(configuration, &flags, &identity(&ambient))?;
@@ -51,7 +55,7 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
         duration: election.lease_duration,
         status: election.status.clone(),
     });
-    let document = with_defaults(document);
+    let document = with_defaults(document, gates);
     let pages = scheduler_metrics::pages(&document, &config.metrics, &requests, shown);
     probes.answer(secure_port, pages.for_users_of(client.clone()), &stop).await?;
     if let Some(election) = &mut config.leader_election {
@@ -86,14 +90,14 @@ fn of_configuration(
     flags: &SchedulerFlags,
     identity: &str,
 ) -> Result<(Config, Vec<&'static str>)> {
-    let Configuration { profiles, mut queue, extenders: _, kubeconfig: _, leader_election, ignored } =
+    let Configuration { profiles, mut queue, gates, extenders: _, kubeconfig: _, leader_election, ignored } =
         configuration;
     if let Some(time) = flags.max_parked()? {
         queue.max_parked = time;
     }
     let leader_election = election(leader_election, identity)?;
     let profiles = Arc::from(profiles);
-    Ok((Config { profiles, queue, leader_election, ..Config::default() }, ignored))
+    Ok((Config { profiles, queue, gates, leader_election, ..Config::default() }, ignored))
 }
 
 /// Returns the election; `None` if this is the only instance.

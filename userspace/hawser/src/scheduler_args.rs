@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use controllers_scheduler::config::Gates;
 use serde_json::{Value, json};
 
 use crate::controllers_args::{Component, Given};
@@ -11,6 +12,8 @@ use crate::scheduler_flags::FLAGS;
 
 /// The flag of the time in the queue, which no field of the configuration has.
 const MAX_PARKED: &str = "pod-max-in-unschedulable-pods-duration";
+/// The flag of the feature gates.
+const GATES: &str = "feature-gates";
 /// The flag of the kubeconfig, which does not win over the file.
 const KUBECONFIG: &str = "kubeconfig";
 
@@ -49,6 +52,14 @@ impl SchedulerFlags {
             }
         }
         Ok(())
+    }
+
+    /// Returns the feature gates, and the names of those that switch nothing.
+    pub fn gates(&self) -> Result<(Gates, Vec<String>)> {
+        let given = self.iter().filter(|(flag, _)| flag.name == GATES);
+        let items = given.flat_map(|(_, value)| value.as_array().into_iter().flatten());
+        let items: Vec<&str> = items.filter_map(Value::as_str).collect();
+        Gates::parse(&items.join(",")).with_context(|| format!("cannot use --{GATES}"))
     }
 
     /// Returns the time after which a pod that fits nowhere is tried again.
@@ -123,6 +134,18 @@ mod tests {
         read(&["--master=", "--tls-min-version=VersionTLS12"]).apply_to(&mut json!({})).unwrap();
         let parked = read(&["--pod-max-in-unschedulable-pods-duration=90s"]).max_parked().unwrap();
         assert_eq!(parked, Some(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn feature_gates_are_read_from_all_their_flags() {
+        let flags =
+            read(&["--feature-gates=GenericWorkload=true,Other=true", "--feature-gates=GangScheduling=true"]);
+        let (gates, others) = flags.gates().unwrap();
+        assert_eq!(gates, Gates { generic_workload: true, gang_scheduling: true });
+        assert_eq!(others, ["Other"]);
+        assert_eq!(read(&[]).gates().unwrap().0, Gates::default());
+        let error = format!("{:#}", read(&["--feature-gates=GangScheduling=true"]).gates().unwrap_err());
+        assert!(error.starts_with("cannot use --feature-gates: GangScheduling is enabled, but"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod budgets;
 mod change_log;
 mod device_classes;
 pub mod devices;
+pub mod groups;
 mod images;
 mod node;
 mod node_set;
@@ -22,6 +23,7 @@ pub use self::budgets::Budgets;
 pub use self::change_log::{ChangeLog, Position};
 pub use self::device_classes::{CLASS_PREFIX, DeviceClasses};
 use self::devices::Devices;
+use self::groups::Groups;
 pub use self::images::Images;
 pub use self::node::{Node, NodeFacts};
 pub use self::node_set::NodeSet;
@@ -65,6 +67,7 @@ pub struct Cluster {
     pub images: Images,
     pub nominated: Nominated,
     pub budgets: Budgets,
+    pub groups: Groups,
     pub terms: Terms,
     pub storage: Storage,
     pub devices: Devices,
@@ -176,6 +179,7 @@ impl Cluster {
         self.nodes[id.index()].add_pod(pod);
         self.terms.placed(pod, id);
         self.storage.placed(pod, id);
+        self.groups.placed(pod);
         self.places.insert(pod.uid.clone(), id);
         self.log.push(id);
     }
@@ -187,6 +191,7 @@ impl Cluster {
         let pod = self.nodes[id.index()].remove_pod(pod)?;
         self.terms.removed(&pod, id);
         self.storage.removed(&pod, id);
+        self.groups.removed(&pod);
         Some(pod)
     }
 

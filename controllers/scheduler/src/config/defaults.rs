@@ -4,8 +4,10 @@ use apiserver_meta::period::Period;
 use serde_json::{Map, Value, json};
 
 use super::document::{API_VERSION, PluginSet};
+use super::gates::Gates;
 use super::problems::Problems;
 use super::profiles;
+use super::registry::Registry;
 
 /// The extension points of a profile, besides `multiPoint`.
 const POINTS: [&str; 14] = [
@@ -27,7 +29,7 @@ const POINTS: [&str; 14] = [
 
 /// Returns a document that can be used with the defaults of kube-scheduler in the fields that it lacks. The exception is
 /// `percentageOfNodesToScore`, whose default is another one here.
-pub fn with_defaults(mut document: Value) -> Value {
+pub fn with_defaults(mut document: Value, gates: Gates) -> Value {
     fill(
         &mut document,
         json!({
@@ -56,7 +58,7 @@ pub fn with_defaults(mut document: Value) -> Value {
         if is_only {
             fill(profile, json!({"schedulerName": crate::pod::DEFAULT_SCHEDULER}));
         }
-        fill_profile(profile);
+        fill_profile(profile, Registry(gates));
     }
     document
 }
@@ -88,7 +90,7 @@ fn normalize(duration: &mut Value) {
     }
 }
 
-fn fill_profile(profile: &mut Value) {
+fn fill_profile(profile: &mut Value, registry: Registry) {
     fill(profile, json!({"plugins": {}, "pluginConfig": []}));
     let plugins = &mut profile["plugins"];
     let mut names: Vec<String> = Vec::new();
@@ -97,7 +99,7 @@ fn fill_profile(profile: &mut Value) {
         let disabled = set.disabled.iter().map(|plugin| json!({"name": plugin.name, "weight": 0}));
         let disabled: Vec<Value> = disabled.collect();
         let enabled = match point {
-            "multiPoint" => profiles::merged(set, &mut Problems::default()),
+            "multiPoint" => profiles::merged(set, registry, &mut Problems::default()),
             _ => set.enabled,
         };
         names.extend(enabled.iter().map(|plugin| plugin.name.clone()));
@@ -163,7 +165,7 @@ mod tests {
     fn filled(fields: Value) -> Value {
         let mut document = json!({"apiVersion": API_VERSION, "kind": KIND});
         crate::testing::merge(&mut document, fields);
-        with_defaults(document)
+        with_defaults(document, Gates::default())
     }
 
     /// Compares with what kube-scheduler 1.36.2 makes of a document, but for `percentageOfNodesToScore`.

@@ -4,6 +4,7 @@ mod args;
 mod defaults;
 mod document;
 mod extenders;
+mod gates;
 mod problems;
 mod profiles;
 mod registry;
@@ -18,7 +19,9 @@ use serde_json::Value;
 pub use self::defaults::with_defaults;
 pub use self::document::{API_VERSION, Extender, ExtenderTls, KIND, ManagedResource};
 use self::document::{Document, LeaderElection};
+pub use self::gates::{Gates, GatesError};
 use self::problems::Problems;
+use self::registry::Registry;
 use crate::framework::Profile;
 use crate::queue::QueueConfig;
 
@@ -26,6 +29,7 @@ use crate::queue::QueueConfig;
 pub struct Configuration {
     pub profiles: Vec<Profile>,
     pub queue: QueueConfig,
+    pub gates: Gates,
     pub extenders: Vec<Extender>,
     /// Path of the kubeconfig; empty if none is given.
     pub kubeconfig: String,
@@ -59,9 +63,14 @@ pub enum ConfigError {
 
 /// Returns the profile `default-scheduler` with the defaults of kube-scheduler.
 pub fn default_profile() -> Profile {
+    default_profile_with(Gates::default())
+}
+
+/// Returns the profile `default-scheduler` with the defaults of kube-scheduler for these feature gates.
+pub fn default_profile_with(gates: Gates) -> Profile {
     let mut problems = Problems::default();
     let name = crate::pod::DEFAULT_SCHEDULER.to_owned();
-    profiles::profile(name, document::Profile::default(), None, &mut problems)
+    profiles::profile(name, document::Profile::default(), None, Registry(gates), &mut problems)
 }
 
 impl Configuration {
@@ -90,6 +99,15 @@ impl Configuration {
     ///
     /// Fails for the reasons of [`Self::parse`].
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
+        Self::with_gates(value, Gates::default())
+    }
+
+    /// Reads a parsed document with the defaults and the plugins of some feature gates.
+    ///
+    /// # Errors
+    ///
+    /// Fails for the reasons of [`Self::parse`].
+    pub fn with_gates(value: Value, gates: Gates) -> Result<Self, ConfigError> {
         let document: Document =
             serde_json::from_value(value).map_err(|error| ConfigError::Document(error.to_string()))?;
         if (document.api_version.as_str(), document.kind.as_str()) != (API_VERSION, KIND) {
@@ -97,13 +115,13 @@ impl Configuration {
             return Err(ConfigError::Document(found));
         }
         let mut problems = Problems::default();
-        let configuration = read(document, &mut problems);
+        let configuration = read(document, gates, &mut problems);
         let found = problems.into_found();
         if found.is_empty() { Ok(configuration) } else { Err(ConfigError::Fields(found)) }
     }
 }
 
-fn read(document: Document, problems: &mut Problems) -> Configuration {
+fn read(document: Document, gates: Gates, problems: &mut Problems) -> Configuration {
     let mut ignored = Vec::new();
     let mut ignore = |is_set: bool, field: &'static str| ignored.extend(is_set.then_some(field));
     ignore(document.parallelism.is_some(), "parallelism");
@@ -124,8 +142,13 @@ fn read(document: Document, problems: &mut Problems) -> Configuration {
     let mut profiles = document.profiles;
     extenders::leave_resources(&document.extenders, &mut profiles);
     Configuration {
-        profiles: all_profiles(profiles, percentage, problems),
-        queue: QueueConfig { has_extenders: !document.extenders.is_empty(), ..queue },
+        profiles: all_profiles(profiles, percentage, Registry(gates), problems),
+        queue: QueueConfig {
+            has_extenders: !document.extenders.is_empty(),
+            has_groups: gates.generic_workload,
+            ..queue
+        },
+        gates,
         extenders: document.extenders,
         kubeconfig: document.client_connection.kubeconfig,
         leader_election: problems.within("leaderElection", |to| election(document.leader_election, to)),
@@ -153,6 +176,7 @@ fn queue(document: &Document, problems: &mut Problems) -> QueueConfig {
 fn all_profiles(
     mut given: Vec<document::Profile>,
     percentage: Option<i64>,
+    registry: Registry,
     problems: &mut Problems,
 ) -> Vec<Profile> {
     if given.is_empty() {
@@ -171,7 +195,7 @@ fn all_profiles(
                 "schedulerName",
                 format_args!("{name:?} is there twice"),
             );
-            profiles::profile(name, profile, percentage, problems)
+            profiles::profile(name, profile, percentage, registry, problems)
         })
     };
     given.into_iter().enumerate().map(&mut profile).collect()

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::document::{self, Plugin as Named, PluginSet};
 use super::problems::Problems;
-use super::registry::{ENTRIES, Point, named};
+use super::registry::{Point, Registry};
 use crate::framework::{Plugin, Profile, Sampling};
 
 /// Names every plugin.
@@ -18,10 +18,12 @@ pub(super) fn profile(
     name: String,
     given: document::Profile,
     percentage: Option<i64>,
+    registry: Registry,
     problems: &mut Problems,
 ) -> Profile {
     let plugins = given.plugins;
-    let multi_point = problems.within("plugins.multiPoint", |problems| merged(plugins.multi_point, problems));
+    let multi_point =
+        problems.within("plugins.multiPoint", |problems| merged(plugins.multi_point, registry, problems));
     let mut lists = BTreeMap::new();
     let sets = [
         (Point::PreEnqueue, "preEnqueue", plugins.pre_enqueue),
@@ -32,21 +34,20 @@ pub(super) fn profile(
         (Point::PreScore, "preScore", plugins.pre_score),
         (Point::Score, "score", plugins.score),
         (Point::Reserve, "reserve", plugins.reserve),
+        (Point::Permit, "permit", plugins.permit),
         (Point::PreBind, "preBind", plugins.pre_bind),
         (Point::Bind, "bind", plugins.bind),
+        (Point::PostBind, "postBind", plugins.post_bind),
     ];
     for (point, field, set) in sets {
-        let list =
-            problems.within(format_args!("plugins.{field}"), |to| expanded(point, &set, &multi_point, to));
+        let list = problems.within(format_args!("plugins.{field}"), |problems| {
+            expanded(point, &set, &multi_point, registry, problems)
+        });
         lists.insert(point, list);
     }
-    for (field, set) in [("permit", plugins.permit), ("postBind", plugins.post_bind)] {
-        problems.within(format_args!("plugins.{field}"), |problems| {
-            set.enabled.iter().for_each(|plugin| unsupported(plugin, problems));
-        });
-    }
-    let args = arguments(given.plugin_config, problems);
-    made(name, &lists, &args, sampling(given.percentage_of_nodes_to_score.or(percentage), problems), problems)
+    let args = arguments(given.plugin_config, registry, problems);
+    let sampling = sampling(given.percentage_of_nodes_to_score.or(percentage), problems);
+    made(name, (&lists, &args), sampling, registry, problems)
 }
 
 /// Returns how many nodes are scored. Without a percentage all are: a sample is no quicker here.
@@ -64,13 +65,19 @@ fn unsupported(plugin: &Named, problems: &mut Problems) {
     problems.add("enabled", format_args!("plugin {:?} does not run at this extension point", plugin.name));
 }
 
+/// The plugins of each extension point.
+type Lists = BTreeMap<Point, Vec<Named>>;
+/// The arguments by plugin, with their index in the document.
+type Arguments = BTreeMap<String, (usize, Value)>;
+
 /// Returns the plugins of the default profile as a document changes them: what is disabled is left out, what is enabled
 /// again takes its place, and others follow.
-pub(super) fn merged(custom: PluginSet, problems: &mut Problems) -> Vec<Named> {
+pub(super) fn merged(custom: PluginSet, registry: Registry, problems: &mut Problems) -> Vec<Named> {
     let disabled: BTreeSet<&str> = custom.disabled.iter().map(|plugin| plugin.name.as_str()).collect();
     let mut replaced = BTreeSet::new();
     let mut plugins = Vec::new();
-    for entry in ENTRIES.iter().filter(|entry| !disabled.contains(ALL) && !disabled.contains(entry.name)) {
+    let is_enabled = |name| !disabled.contains(ALL) && !disabled.contains(name);
+    for entry in registry.entries().filter(|entry| is_enabled(entry.name)) {
         let again = custom.enabled.iter().position(|plugin| plugin.name == entry.name);
         replaced.extend(again);
         let default = Named { name: entry.name.to_owned(), weight: Some(entry.weight) };
@@ -80,20 +87,26 @@ pub(super) fn merged(custom: PluginSet, problems: &mut Problems) -> Vec<Named> {
     plugins.extend(others.map(|(_, plugin)| plugin.clone()));
     let mut seen = BTreeSet::new();
     for plugin in &plugins {
-        let (is_known, is_new) = (named(&plugin.name).is_some(), seen.insert(plugin.name.as_str()));
+        let (is_known, is_new) = (registry.named(&plugin.name).is_some(), seen.insert(plugin.name.as_str()));
         problems.check(is_known, "enabled", format_args!("plugin {:?} does not exist", plugin.name));
         problems.check(is_new, "enabled", format_args!("plugin {:?} is there twice", plugin.name));
     }
-    plugins.retain(|plugin| named(&plugin.name).is_some());
+    plugins.retain(|plugin| registry.named(&plugin.name).is_some());
     plugins
 }
 
 /// Returns the plugins of an extension point: those that `set` enables and `multi_point` has too, then the others of
 /// `multi_point`, then the others of `set` (`expandMultiPointPlugins`).
-fn expanded(point: Point, set: &PluginSet, multi_point: &[Named], problems: &mut Problems) -> Vec<Named> {
+fn expanded(
+    point: Point,
+    set: &PluginSet,
+    multi_point: &[Named],
+    registry: Registry,
+    problems: &mut Problems,
+) -> Vec<Named> {
     let mut explicit = Vec::new();
     for plugin in &set.enabled {
-        match named(&plugin.name) {
+        match registry.named(&plugin.name) {
             None => problems.add("enabled", format_args!("plugin {:?} does not exist", plugin.name)),
             Some(entry) if !entry.points.contains(&point) => unsupported(plugin, problems),
             Some(_) => explicit.push(plugin.clone()),
@@ -103,7 +116,8 @@ fn expanded(point: Point, set: &PluginSet, multi_point: &[Named], problems: &mut
     if disables(ALL) {
         return explicit;
     }
-    let runs = |plugin: &&Named| named(&plugin.name).is_some_and(|entry| entry.points.contains(&point));
+    let runs =
+        |plugin: &&Named| registry.named(&plugin.name).is_some_and(|entry| entry.points.contains(&point));
     let spread: Vec<&Named> =
         multi_point.iter().filter(runs).filter(|plugin| !disables(&plugin.name)).collect();
     let is_spread = |plugin: &Named| spread.iter().any(|other| other.name == plugin.name);
@@ -114,15 +128,12 @@ fn expanded(point: Point, set: &PluginSet, multi_point: &[Named], problems: &mut
 }
 
 /// Returns the arguments by plugin.
-fn arguments(
-    given: Vec<document::PluginConfig>,
-    problems: &mut Problems,
-) -> BTreeMap<String, (usize, Value)> {
+fn arguments(given: Vec<document::PluginConfig>, registry: Registry, problems: &mut Problems) -> Arguments {
     let mut arguments = BTreeMap::new();
     for (index, config) in given.into_iter().enumerate() {
         let field = format!("pluginConfig[{index}]");
         problems.check(
-            named(&config.name).is_some(),
+            registry.named(&config.name).is_some(),
             &field,
             format_args!("plugin {:?} does not exist", config.name),
         );
@@ -135,15 +146,15 @@ fn arguments(
 /// Makes the plugins, each once.
 fn made(
     name: String,
-    lists: &BTreeMap<Point, Vec<Named>>,
-    args: &BTreeMap<String, (usize, Value)>,
+    (lists, args): (&Lists, &Arguments),
     sampling: Sampling,
+    registry: Registry,
     problems: &mut Problems,
 ) -> Profile {
     let wanted: BTreeSet<&str> = lists.values().flatten().map(|plugin| plugin.name.as_str()).collect();
     let mut plugins: Vec<Box<dyn Plugin>> = Vec::new();
     let mut indices: BTreeMap<&str, usize> = BTreeMap::new();
-    for entry in ENTRIES.iter().filter(|entry| wanted.contains(entry.name)) {
+    for entry in registry.entries().filter(|entry| wanted.contains(entry.name)) {
         let Some(make) = entry.make else { continue };
         let none = (0, Value::Null);
         let (index, of) = args.get(entry.name).unwrap_or(&none);
@@ -165,7 +176,9 @@ fn made(
         post_filter: list(Point::PostFilter),
         score,
         reserve: list(Point::Reserve),
+        permit: list(Point::Permit),
         pre_bind: list(Point::PreBind),
+        post_bind: list(Point::PostBind),
         name,
         plugins,
         sampling,

@@ -3,12 +3,14 @@
 use serde_json::Value;
 
 use super::args;
+use super::gates::Gates;
 use super::problems::Problems;
 use crate::framework::Plugin;
 use crate::plugins::{
-    DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures,
-    NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeUnschedulable,
-    NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration, VolumeRestrictions, VolumeZone,
+    DefaultPreemption, DynamicResources, GangScheduling, ImageLocality, InterPodAffinity, NodeAffinity,
+    NodeDeclaredFeatures, NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit,
+    NodeUnschedulable, NodeVolumeLimits, PodTopologySpread, SchedulingGates, TaintToleration,
+    VolumeRestrictions, VolumeZone,
 };
 
 /// Extension points that a profile can list plugins for.
@@ -22,8 +24,10 @@ pub(super) enum Point {
     PreScore,
     Score,
     Reserve,
+    Permit,
     PreBind,
     Bind,
+    PostBind,
 }
 
 /// Makes a plugin of its arguments, and reports what is wrong with them.
@@ -43,8 +47,8 @@ const FILTER: &[Point] = &[Point::Filter];
 const FILTERS: &[Point] = &[Point::PreFilter, Point::Filter];
 const SCORES: &[Point] = &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
 
-/// The plugins of the default profile, in its order.
-pub(super) const ENTRIES: &[Entry] = &[
+/// The plugins of the default profile without feature gates, in its order.
+const ENTRIES: &[Entry] = &[
     entry("SchedulingGates", 0, &[Point::PreEnqueue], |_, _| Box::new(SchedulingGates)),
     Entry { name: "PrioritySort", weight: 0, points: &[Point::QueueSort], make: None },
     entry("NodeUnschedulable", 0, FILTER, |_, _| Box::new(NodeUnschedulable)),
@@ -99,7 +103,23 @@ const fn entry(name: &'static str, weight: i64, points: &'static [Point], make: 
     Entry { name, weight, points, make: Some(make) }
 }
 
-/// Returns the entry of a plugin.
-pub(super) fn named(name: &str) -> Option<&'static Entry> {
-    ENTRIES.iter().find(|entry| entry.name == name)
+/// The plugins that follow if `GangScheduling` is on.
+const OF_GANGS: &[Entry] =
+    &[entry("GangScheduling", 0, &[Point::PreEnqueue, Point::Permit], |_, _| Box::new(GangScheduling))];
+
+/// The plugins that there are with some feature gates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registry(pub Gates);
+
+impl Registry {
+    /// Returns the plugins of the default profile, in its order.
+    pub fn entries(self) -> impl Iterator<Item = &'static Entry> {
+        let gangs = if self.0.gang_scheduling { OF_GANGS } else { &[] };
+        ENTRIES.iter().chain(gangs)
+    }
+
+    /// Returns the entry of a plugin.
+    pub fn named(self, name: &str) -> Option<&'static Entry> {
+        self.entries().find(|entry| entry.name == name)
+    }
 }

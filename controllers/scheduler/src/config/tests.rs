@@ -66,6 +66,43 @@ fn plugins_enabled_again_come_first_with_their_new_weights() {
 }
 
 #[test]
+fn plugins_run_at_permit_and_post_bind_only_if_they_can() {
+    let permit = "profiles: [{plugins: {permit: {enabled: [{name: GangScheduling}]}}}]";
+    assert!(refused(permit).contains("plugins.permit.enabled: plugin \"GangScheduling\" does not exist"));
+    for point in ["permit", "postBind"] {
+        let error =
+            refused(&format!("profiles: [{{plugins: {{{point}: {{enabled: [{{name: NodeName}}]}}}}}}]"));
+        let expected =
+            format!("plugins.{point}.enabled: plugin \"NodeName\" does not run at this extension point");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let default = default_profile();
+    assert!(default.permit.is_empty() && default.post_bind.is_empty(), "nothing runs there by default");
+}
+
+#[test]
+fn gangs_have_a_plugin_at_the_end_of_the_profile_if_their_gate_is_on() {
+    let gates = Gates { generic_workload: true, gang_scheduling: true };
+    let with_gates = |fields: &str| {
+        let document = Configuration::read(&format!("{HEAD}{fields}")).unwrap();
+        Configuration::with_gates(document, gates).unwrap()
+    };
+    let read = with_gates("");
+    assert!(read.queue.has_groups && read.gates == gates);
+    let one = &read.profiles[0];
+    assert_eq!(names(one, &one.permit), ["GangScheduling"]);
+    assert_eq!(names(one, &one.pre_enqueue).last(), Some(&"GangScheduling"));
+    let without = with_gates("profiles: [{plugins: {permit: {disabled: [{name: GangScheduling}]}}}]");
+    let without = &without.profiles[0];
+    assert!(without.permit.is_empty() && names(without, &without.pre_enqueue).contains(&"GangScheduling"));
+    let alone = Gates { gang_scheduling: false, ..gates };
+    assert!(default_profile_with(alone).permit.is_empty());
+    let shown = with_defaults(Configuration::read(HEAD).unwrap(), gates);
+    let enabled = shown["profiles"][0]["plugins"]["multiPoint"]["enabled"].as_array().unwrap().clone();
+    assert_eq!(enabled.last().unwrap()["name"], "GangScheduling");
+}
+
+#[test]
 fn several_profiles_need_names_of_their_own() {
     let two =
         parse("profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 30}]").unwrap();

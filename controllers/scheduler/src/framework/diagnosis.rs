@@ -65,6 +65,11 @@ impl Diagnosis {
         self.error.is_some() || all.any(|refusal| refusal.code == Code::Error)
     }
 
+    /// Returns the reason in the condition of the pod.
+    pub fn reason(&self) -> &'static str {
+        if self.is_error() { "SchedulerError" } else { "Unschedulable" }
+    }
+
     /// Returns the refusal of a node.
     pub fn refusal_of(&self, node: NodeId) -> Option<&Refusal> {
         self.pre_filter.as_ref().or_else(|| self.refusals.get(node)).or(self.others.as_ref())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use crate::cluster::NodeFacts;
@@ -29,6 +30,7 @@ pub enum Resource {
     ResourceClaim,
     ResourceSlice,
     DeviceClass,
+    PodGroup,
     /// Anything; for events that wake all pods.
     Any,
 }
@@ -132,6 +134,7 @@ pub enum Change<'a> {
     ResourceClaim(Versions<'a, ResourceClaim>),
     ResourceSlice(Versions<'a, ResourceSlice>),
     DeviceClass(Versions<'a, DeviceClass>),
+    PodGroup(Versions<'a, PodGroup>),
     /// Time has passed, or a plugin asks for it.
     Other,
 }

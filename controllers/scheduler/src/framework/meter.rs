@@ -15,8 +15,10 @@ pub enum Stage {
     Score,
     PostFilter,
     Reserve,
+    Permit,
     PreBind,
     Bind,
+    PostBind,
 }
 
 impl Stage {
@@ -28,8 +30,10 @@ impl Stage {
             Self::Score => "Score",
             Self::PostFilter => "PostFilter",
             Self::Reserve => "Reserve",
+            Self::Permit => "Permit",
             Self::PreBind => "PreBind",
             Self::Bind => "Bind",
+            Self::PostBind => "PostBind",
         }
     }
 }
@@ -40,6 +44,8 @@ pub enum Status {
     Success,
     /// The plugin does not apply to the pod.
     Skip,
+    /// The pod is to wait (Permit).
+    Wait,
     Refused(Code),
 }
 
@@ -49,6 +55,7 @@ impl Status {
         match self {
             Self::Success => "Success",
             Self::Skip => "Skip",
+            Self::Wait => "Wait",
             Self::Refused(Code::Unschedulable) => "Unschedulable",
             Self::Refused(Code::Unresolvable) => "UnschedulableAndUnresolvable",
             Self::Refused(Code::Pending) => "Pending",

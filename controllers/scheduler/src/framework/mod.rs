@@ -9,6 +9,7 @@ mod attempt;
 mod diagnosis;
 mod event;
 mod meter;
+mod permit;
 mod plugin;
 mod profile;
 mod refusals;
@@ -20,6 +21,7 @@ pub use self::attempt::{Attempt, Feasible, NominatedFirst, all_feasible, diagnos
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
 pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
+pub use self::permit::{Permission, Permit, Permitted, Waits, permit};
 pub use self::plugin::{
     Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,
     PreemptionArgs, Refusal, Scores,

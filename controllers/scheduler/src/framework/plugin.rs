@@ -9,6 +9,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use super::diagnosis::Diagnosis;
 use super::event::{Change, Event, Hint};
 use super::meter::Status;
+use super::permit::Permission;
 use crate::cluster::devices::DevicePlan;
 use crate::cluster::storage::VolumePlan;
 use crate::cluster::{Cluster, Node, NodeId, NodeSet};
@@ -270,6 +271,14 @@ pub trait Plugin: Send + Sync {
 
     /// Undoes [`Self::reserve`]. May be called for what was not reserved.
     fn unreserve(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    /// Returns if a pod that is counted and reserved on a node may be bound now, later or not at all (Permit).
+    fn permit(&self, _pod: &PodInfo, _node: NodeId, _cluster: &Cluster) -> Permission {
+        Permission::default()
+    }
+
+    /// Hears that a pod was bound (PostBind). Called by the task that has bound it.
+    fn post_bind(&self, _pod: &PodInfo, _node: &str) {}
 
     /// Returns what is added to the message of a pod that fits nowhere, and what is to be written for it (PostFilter).
     fn post_filter(&self, _pod: &PodInfo, _cluster: &Cluster, _diagnosis: &Diagnosis) -> Option<Finding> {

@@ -26,7 +26,9 @@ pub struct Profile {
     /// With weights.
     pub score: Vec<(usize, i64)>,
     pub reserve: Vec<usize>,
+    pub permit: Vec<usize>,
     pub pre_bind: Vec<usize>,
+    pub post_bind: Vec<usize>,
     pub sampling: Sampling,
 }
 

@@ -39,6 +39,14 @@ measures! {
     PLUGIN_DURATION = Measure::histogram("scheduler_plugin_execution_duration_seconds", FROM_10_US,
         &["plugin", "extension_point", "status"],
         "[ALPHA] Time of a plugin at an extension point; at Filter and Score for one node.");
+    PERMIT_WAIT = Measure::histogram("scheduler_permit_wait_duration_seconds", FROM_1_MS, &["result"],
+        "[BETA] Time for which a placed pod has waited for the permission to be bound.");
+    GROUP_ATTEMPTS = Measure::counter("scheduler_podgroup_schedule_attempts_total", &["result", "profile"],
+        "[ALPHA] Attempts to schedule groups.");
+    GROUP_DURATION = Measure::histogram("scheduler_podgroup_scheduling_attempt_duration_seconds", FROM_1_MS,
+        &["result", "profile"], "[ALPHA] Time of an attempt to schedule a group.");
+    GROUP_ALGORITHM_DURATION = Measure::histogram("scheduler_podgroup_scheduling_algorithm_duration_seconds",
+        FROM_1_MS, &[], "[ALPHA] Time of the search for nodes for a group.");
     EVALUATIONS = Measure::counter("scheduler_plugin_evaluation_total", &["plugin", "extension_point", "profile"],
         "[BETA] Attempts in which a plugin had something to say of the pod.");
     PENDING_PODS = Measure::gauge("scheduler_pending_pods", &["queue"], "[STABLE] Number of pods that wait.");

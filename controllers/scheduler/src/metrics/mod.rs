@@ -46,6 +46,15 @@ pub(crate) enum Verdict {
     Error,
 }
 
+/// The result of an attempt to schedule a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum GroupResult {
+    Scheduled,
+    Unschedulable,
+    WaitingOnPreemption,
+    Error,
+}
+
 /// An attempt that has found a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
@@ -95,6 +104,9 @@ struct Tally {
     after_flush: Family<()>,
     stages: Family<(Stage, Status, usize)>,
     plugins: Family<(&'static str, Stage, Status)>,
+    permit_waits: Family<Status>,
+    groups: Family<(GroupResult, usize)>,
+    group_algorithm: Family<()>,
     /// By profile, stage and plugin.
     evaluations: Vec<[Vec<u64>; 3]>,
     events: Family<Event>,
@@ -131,6 +143,9 @@ impl Tally {
             after_flush: Family::new(&AFTER_FLUSH),
             stages: Family::new(&STAGE_DURATION),
             plugins: Family::new(&PLUGIN_DURATION),
+            permit_waits: Family::new(&PERMIT_WAIT),
+            groups: Family::new(&GROUP_DURATION),
+            group_algorithm: Family::new(&GROUP_ALGORITHM_DURATION),
             evaluations: profiles.iter().map(evaluations).collect(),
             events: Family::new(&EVENT_DURATION),
             preemption_attempts: Family::new(&PREEMPTION_ATTEMPTS),
@@ -209,6 +224,21 @@ impl Metrics {
     /// Counts an extension point that ran in such a task.
     pub(crate) fn stage(&self, profile: usize, stage: Stage, status: Status, took: Duration) {
         self.change(|tally| tally.stages.time((stage, status, profile), took));
+    }
+
+    /// Counts the search for nodes for a group.
+    pub(crate) fn group_tried(&self, took: Duration) {
+        self.change(|tally| tally.group_algorithm.time((), took));
+    }
+
+    /// Counts an attempt to schedule a group.
+    pub(crate) fn group_ended(&self, profile: usize, result: GroupResult, took: Duration) {
+        self.change(|tally| tally.groups.time((result, profile), took));
+    }
+
+    /// Counts the end of the wait of a placed pod for plugins.
+    pub(crate) fn permit_waited(&self, status: Status, took: Duration) {
+        self.change(|tally| tally.permit_waits.time(status, took));
     }
 
     /// Counts a pod that is bound now.

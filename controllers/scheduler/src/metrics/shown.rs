@@ -3,7 +3,7 @@
 use controllers_runtime::metrics::{Measure, Series, Value};
 
 use super::measure::*;
-use super::{State, Tally, Verdict};
+use super::{GroupResult, State, Tally, Verdict};
 use crate::events;
 use crate::framework::{STAGES, Stage, Status};
 use crate::queue::QueueTimes;
@@ -16,6 +16,17 @@ impl Verdict {
         match self {
             Self::Scheduled => "scheduled",
             Self::Unschedulable => "unschedulable",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl GroupResult {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Unschedulable => "unschedulable",
+            Self::WaitingOnPreemption => "waiting_on_preemption",
             Self::Error => "error",
         }
     }
@@ -44,6 +55,7 @@ impl Tally {
             self.attempts.series(|(verdict, profile)| texts([verdict.label(), self.profile(*profile)]));
         let preemptions =
             self.preemptions.series(|success| texts([if *success { "success" } else { "error" }]));
+        let groups = self.groups.series(|(result, profile)| texts([result.label(), self.profile(*profile)]));
         let unlabeled = |(): &()| Vec::new();
         let mut stages = self.stages.series(|(stage, status, profile)| {
             texts([stage.label(), status.label(), self.profile(*profile)])
@@ -71,6 +83,10 @@ impl Tally {
             self.after_flush.series(unlabeled),
             stages,
             self.plugins.series(plugins),
+            counted(&GROUP_ATTEMPTS, &groups),
+            groups,
+            self.group_algorithm.series(unlabeled),
+            self.permit_waits.series(|status| texts([status.label()])),
             self.evaluations(),
             self.events.series(|event| vec![events::label(*event)]),
             self.preemption_attempts.series(unlabeled),

@@ -3,6 +3,7 @@
 mod allocation;
 mod default_preemption;
 mod dynamic_resources;
+mod gang_scheduling;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -25,6 +26,7 @@ mod volume_zone;
 pub use self::allocation::{ResourceWeight, default_resources};
 pub use self::default_preemption::DefaultPreemption;
 pub use self::dynamic_resources::{DynamicResources, DynamicResourcesArgs};
+pub use self::gang_scheduling::GangScheduling;
 pub use self::image_locality::ImageLocality;
 pub use self::inter_pod_affinity::{InterPodAffinity, InterPodAffinityArgs};
 pub use self::node_affinity::{NodeAffinity, NodeAffinityArgs};
@@ -58,7 +60,9 @@ pub fn profile(name: &str, plugins: Vec<(Box<dyn Plugin>, i64)>) -> Profile {
         post_filter: all.clone(),
         score: score.map(|(index, (_, weight))| (index, *weight)).collect(),
         reserve: all.clone(),
-        pre_bind: all,
+        permit: all.clone(),
+        pre_bind: all.clone(),
+        post_bind: all,
         sampling: Sampling::All,
         plugins: plugins.into_iter().map(|(plugin, _)| plugin).collect(),
     }

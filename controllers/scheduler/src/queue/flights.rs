@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::entry::Flight;
@@ -143,4 +144,5 @@ kept!(
     ResourceClaim(ResourceClaim),
     ResourceSlice(ResourceSlice),
     DeviceClass(DeviceClass),
+    PodGroup(PodGroup),
 );

@@ -41,12 +41,15 @@ pub use self::times::{Measures, QueueTimes};
 use self::wake::{Registrations, Verdict};
 use crate::cluster::Cluster;
 use crate::events::pod_changes;
-use crate::framework::{Actions, Change, Event, Profile, Resource, Versions};
+use crate::framework::{Actions, Change, Diagnosis, Event, Profile, Resource, Versions};
 use crate::limits;
 use crate::pod::PodInfo;
 
 /// The plugin's name under which the refusal of an extender is recorded. A pod with it is woken by any event.
 pub const EXTENDER: &str = "Extender";
+
+/// A pod no longer uses a node.
+const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
 /// Settings of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub struct QueueConfig {
     pub max_parked: Duration,
     /// There are extenders, so that any event may help.
     pub has_extenders: bool,
+    /// Pods of PodGroups are attempted together: after a failure only the back-off counts for them.
+    pub has_groups: bool,
 }
 
 impl Default for QueueConfig {
@@ -68,6 +73,7 @@ impl Default for QueueConfig {
             max_backoff: limits::MAX_BACKOFF,
             max_parked: limits::MAX_PARKED,
             has_extenders: false,
+            has_groups: false,
         }
     }
 }
@@ -93,6 +99,13 @@ pub struct Failure {
     pub pending: BTreeSet<&'static str>,
     /// Something else went wrong; the attempt is repeated after a pause whatever happens. So is one that no plugin refused.
     pub is_error: bool,
+}
+
+impl From<&Diagnosis> for Failure {
+    fn from(diagnosis: &Diagnosis) -> Self {
+        let (plugins, pending) = (diagnosis.plugins.clone(), diagnosis.pending.clone());
+        Self { plugins, pending, is_error: diagnosis.is_error() }
+    }
 }
 
 /// Number of pods in each pool, as in the metric `scheduler_pending_pods`.
@@ -225,17 +238,31 @@ impl Queue {
             self.incoming.count(Pool::Active, Cause::PopFromBackoffQ);
             Some(slot)
         })?;
+        Some(self.hand_out(slot, now))
+    }
+
+    /// Hands out a pod as if it were active and the next one. Returns `None` if it is being attempted, or PreEnqueue refuses it.
+    pub fn pop_this(&mut self, uid: &Uid, cluster: &Cluster, now: Instant) -> Option<Attempting> {
+        let slot = self.entries.slot(uid)?;
+        if matches!(self.entries[slot].place, Place::Attempted(_)) {
+            return None;
+        }
+        self.activate([uid], cluster, now);
+        matches!(self.entries[slot].place, Place::Active).then(|| self.hand_out(slot, now))
+    }
+
+    fn hand_out(&mut self, slot: Slot, now: Instant) -> Attempting {
         self.pools.remove(slot, &self.entries[slot]);
         let entry = &mut self.entries[slot];
         self.refusals.remove(entry);
         entry.attempts += 1;
         entry.place = Place::Attempted(Box::new(self.flights.start()));
-        Some(Attempting {
+        Attempting {
             pod: Arc::clone(&entry.pod),
             attempts: entry.attempts,
             first_attempt: *entry.first_attempt.get_or_insert(now),
             was_flushed: entry.was_flushed,
-        })
+        }
     }
 
     /// Forgets a pod whose attempt has ended well: it is bound, or given up.
@@ -271,15 +298,21 @@ impl Queue {
 
     /// Wakes the pods that a change may help, and remembers it for those that are being attempted.
     pub fn happened(&mut self, event: Event, change: &Change<'_>, cluster: &Cluster, now: Instant) {
-        self.happened_for(event, change, i32::MAX, cluster, now);
+        self.happened_for(event, change, |_| true, cluster, now);
+    }
+
+    /// A pod that was placed has lost its place: what it has had is free for other pods. The pod itself is not woken.
+    pub fn displaced(&mut self, pod: &Arc<PodInfo>, cluster: &Cluster, now: Instant) {
+        let change = Change::Pod(Versions { old: Some(pod), new: None });
+        self.happened_for(POD_REMOVED, &change, |other| other.uid != pod.uid, cluster, now);
     }
 
     /// A pod without a node was nominated for one, and is no longer, or it is gone: what it would have taken there is free
     /// for pods of its priority and of lower ones.
     pub fn nomination_ended(&mut self, pod: &Arc<PodInfo>, cluster: &Cluster, now: Instant) {
-        let event = Event::new(Resource::AssignedPod, Actions::DELETE);
         let change = Change::Pod(Versions { old: Some(pod), new: None });
-        self.happened_for(event, &change, pod.spec.priority, cluster, now);
+        let concerns = |other: &PodInfo| other.spec.priority <= pod.spec.priority;
+        self.happened_for(POD_REMOVED, &change, concerns, cluster, now);
     }
 
     /// Makes pods active at once, whatever has refused them; a pod that is being attempted goes into back-off if its attempt
@@ -317,6 +350,11 @@ impl Queue {
     /// Returns the number of pods in each pool; those that are being attempted are in none.
     pub fn counts(&self) -> Counts {
         self.pools.counts()
+    }
+
+    /// Returns `true` if the pod waits or is being attempted.
+    pub fn knows(&self, uid: &Uid) -> bool {
+        self.entries.slot(uid).is_some()
     }
 
     /// Returns the pool of a pod; `None` if it is being attempted, or not known.

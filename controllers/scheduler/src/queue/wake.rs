@@ -145,18 +145,18 @@ impl Registrations {
 }
 
 impl Queue {
-    /// Wakes the pods up to a priority that a change may help.
+    /// Wakes those of some pods that a change may help.
     pub(super) fn happened_for(
         &mut self,
         event: Event,
         change: &Change<'_>,
-        priority: i32,
+        concerns: impl Fn(&PodInfo) -> bool,
         cluster: &Cluster,
         now: Instant,
     ) {
         for slot in self.candidates(event) {
             let entry = &self.entries[slot];
-            if entry.pod.spec.priority <= priority {
+            if concerns(&entry.pod) {
                 let verdict = self.registrations.verdict(&mut self.times, entry, event, change, cluster);
                 self.wake(slot, verdict, Cause::Event(event), cluster, now);
             }
@@ -189,6 +189,9 @@ impl Queue {
     /// Returns what has happened during an attempt means for its pod.
     pub(super) fn verdict_of_flight(&mut self, slot: Slot, flight: &Flight, cluster: &Cluster) -> Verdict {
         let entry = &self.entries[slot];
+        if self.config.has_groups && entry.pod.group.is_some() {
+            return Verdict::AfterBackoff;
+        }
         let Some(events) = self.flights.since(flight) else { return Verdict::AfterBackoff };
         let own = flight
             .own
@@ -245,7 +248,10 @@ impl Queue {
         }
         let backoff = entry.backoff.filter(|window| self.windows.is_open(*window, now));
         match backoff.filter(|_| verdict == Verdict::AfterBackoff) {
-            Some(window) if entry.has_failed_by_error() => {
+            // Pods of groups are tried with the others of theirs, and not before their time.
+            Some(window)
+                if entry.has_failed_by_error() || self.config.has_groups && entry.pod.group.is_some() =>
+            {
                 self.place(slot, Place::Backoff(Backoff::Error(window)), cause);
             }
             Some(window) => self.place(slot, Place::Backoff(Backoff::Refused(window)), cause),

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Scheduler;
 use super::bind::Outcome;
 use super::follow::{Fact, StorageFact, Update};
+use super::report::Nomination;
 use crate::cluster::NodeFacts;
 use crate::cluster::terms::Owner;
 use crate::events;
@@ -21,6 +22,8 @@ use crate::selecting::{Selecting, Selects};
 
 /// A pod that uses a node is there from now on.
 const POD_ADDED: Event = Event::new(Resource::AssignedPod, Actions::ADD);
+/// A pod waits for a node from now on.
+const UNSCHEDULED_ADDED: Event = Event::new(Resource::UnscheduledPod, Actions::ADD);
 /// A pod no longer uses a node.
 const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
@@ -65,6 +68,7 @@ impl Scheduler {
     /// Applies a pod that is bound.
     fn apply_assigned(&mut self, pod: &Arc<PodInfo>, node: &Arc<str>) {
         let before = self.cluster.placed(pod).cloned();
+        self.stop_waiting(&pod.uid);
         let was_assumed = self.binding.remove(&pod.uid).is_some();
         self.queue.remove(&pod.uid);
         self.cluster.nominated.remove(pod);
@@ -84,9 +88,10 @@ impl Scheduler {
     /// Applies a pod that has no node yet.
     fn apply_waiting(&mut self, pod: &Arc<PodInfo>) {
         let now = Instant::now();
+        self.cluster.groups.waits(pod);
         if let Some(assumed) = self.cluster.placed(pod).cloned() {
             // Its binding is under way, and will find it gone.
-            if pod.is_terminating() && !assumed.is_terminating() {
+            if pod.is_terminating() && !assumed.is_terminating() && !self.reject_deleted(&pod.uid) {
                 self.release(&assumed);
             }
             return;
@@ -97,7 +102,12 @@ impl Scheduler {
             None => self.cluster.nominated.remove(pod),
         }
         if !pod.is_terminating() || self.queue.pool_of(&pod.uid).is_some() {
+            let is_new = self.cluster.groups.are_scheduled && !self.queue.knows(&pod.uid);
             self.queue.add(Arc::clone(pod), &self.cluster, now);
+            if is_new && pod.group.is_some() {
+                // The rest of its group may wait for it.
+                self.wake(UNSCHEDULED_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) }));
+            }
         }
         if lost.is_some() && lost != pod.nominated {
             self.queue.nomination_ended(pod, &self.cluster, now);
@@ -107,6 +117,7 @@ impl Scheduler {
     /// Removes a pod that no longer waits or uses resources.
     fn forget(&mut self, pod: &Arc<PodInfo>) {
         self.queue.remove(&pod.uid);
+        self.stop_waiting(&pod.uid);
         let was_nominated = self.cluster.nominated.node_of(pod).is_some();
         self.cluster.nominated.remove(pod);
         self.cluster.nominated.set_preempting(&pod.uid, false);
@@ -116,6 +127,7 @@ impl Scheduler {
             None if was_nominated => self.queue.nomination_ended(pod, &self.cluster, Instant::now()),
             None => {}
         }
+        self.cluster.groups.gone(pod);
         // Only now: what is reserved for a binding under way is released with it.
         self.binding.remove(&pod.uid);
     }
@@ -125,8 +137,17 @@ impl Scheduler {
         if let Some(index) = self.profile_of(pod).filter(|_| self.binding.contains_key(&pod.uid)) {
             self.unreserve(index, pod);
         }
+        let placed = self.as_placed(pod);
         self.cluster.remove_pod(pod);
-        self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(pod), new: None }));
+        self.wake(POD_REMOVED, &Change::Pod(Versions { old: Some(&placed), new: None }));
+    }
+
+    /// Returns a pod with the node that it is counted on, so that plugins see that it has used one.
+    pub(super) fn as_placed(&self, pod: &Arc<PodInfo>) -> Arc<PodInfo> {
+        match self.cluster.place_of(pod).filter(|_| pod.node.is_none()) {
+            Some(id) => Arc::new(pod.on(&self.cluster.node(id).name)),
+            None => Arc::clone(pod),
+        }
     }
 
     fn apply_node(&mut self, node: Arc<NodeFacts>) {
@@ -175,7 +196,7 @@ impl Scheduler {
         let failure = Failure { is_error: true, ..Failure::default() };
         self.queue.failed(&current, failure, &self.cluster, now);
         self.warn(&current, "FailedScheduling", message.clone());
-        self.write_condition(&current, "SchedulerError", message, None);
+        self.write_condition(&current, "SchedulerError", message, Nomination::Cleared);
     }
 
     /// Applies the end of the removal of victims. The pod tries again when they are gone, which takes them a while; if a
@@ -183,7 +204,8 @@ impl Scheduler {
     fn preempted(&mut self, uid: &Uid, all_deleted: bool) {
         self.cluster.nominated.set_preempting(uid, false);
         let victims = self.victims.remove(uid).unwrap_or_default();
-        let are_there = victims.iter().all(|victim| self.cluster.placed(victim).is_some());
+        let is_there = |victim: &Arc<PodInfo>| self.cluster.placed(victim).is_some();
+        let are_there = !victims.is_empty() && victims.iter().all(is_there);
         if !all_deleted || !are_there {
             self.queue.activate([uid], &self.cluster, Instant::now());
         }
@@ -230,6 +252,10 @@ impl Scheduler {
             Fact::DeviceSlice(key, new) => {
                 let old = self.cluster.devices.set_slice(&key.name, new.clone());
                 self.changed(Resource::ResourceSlice, old.as_ref(), new.as_ref(), Change::ResourceSlice);
+            }
+            Fact::PodGroup(key, new) => {
+                let old = self.cluster.groups.set_object(&key, new.clone());
+                self.changed(Resource::PodGroup, old.as_ref(), new.as_ref(), Change::PodGroup);
             }
         }
     }

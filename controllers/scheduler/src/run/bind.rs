@@ -19,7 +19,7 @@ use super::follow::{Subject, Update, Updates};
 use super::report::Conditions;
 use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
-use crate::framework::{Cleanup, Code, PreBind, Stage, Status};
+use crate::framework::{Cleanup, Code, PreBind, Profile, Stage, Status};
 use crate::limits;
 use crate::metrics::{Metrics, Placement};
 use crate::pod::PodInfo;
@@ -53,6 +53,7 @@ pub(super) struct Binder {
     volumes: VolumeBinder,
     devices: DeviceBinder,
     pub conditions: Conditions,
+    profiles: Arc<[Profile]>,
     metrics: Metrics,
 }
 
@@ -74,12 +75,13 @@ impl Binder {
         updates: Updates,
         informers: &Informers,
         ambient: Ambient,
+        profiles: Arc<[Profile]>,
         metrics: Metrics,
     ) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
         let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
         let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
-        Self { client, updates, lanes, volumes, devices, conditions, metrics }
+        Self { client, updates, lanes, volumes, devices, conditions, profiles, metrics }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -100,7 +102,10 @@ impl Binder {
         tokio::spawn(async move {
             let outcome = binder.try_bind(&placed).await;
             match &outcome {
-                Outcome::Bound => binder.metrics.bound(placed.attempt, Instant::now()),
+                Outcome::Bound => {
+                    binder.metrics.bound(placed.attempt, Instant::now());
+                    binder.post_bind(&placed);
+                }
                 Outcome::Gone | Outcome::Failed(_) => {
                     binder.metrics.not_bound(placed.attempt, Instant::now());
                 }
@@ -108,6 +113,19 @@ impl Binder {
             let pod = placed.pod;
             binder.updates.put(Subject::Binding(pod.uid.clone()), Update::Binding(pod, outcome));
         });
+    }
+
+    /// Tells plugins that a pod was bound.
+    fn post_bind(&self, placed: &Placed) {
+        let Some(profile) = self.profiles.get(placed.attempt.profile) else { return };
+        if profile.post_bind.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        for &plugin in &profile.post_bind {
+            profile.plugin(plugin).post_bind(&placed.pod, &placed.node);
+        }
+        self.metrics.stage(placed.attempt.profile, Stage::PostBind, Status::Success, began.elapsed());
     }
 
     /// Writes what plugins have planned and the binding; undoes what can be undone if the pod is not bound.

@@ -12,11 +12,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use super::bind::Outcome;
 use super::extend::Answer;
 use crate::cluster::NodeFacts;
+use crate::config::Gates;
 use crate::pod::PodInfo;
 use crate::selecting::Selecting;
 
@@ -78,6 +80,7 @@ pub(super) enum Fact {
     DeviceClaim(ObjectKey, Option<Arc<ResourceClaim>>),
     DeviceClass(ObjectKey, Option<Arc<DeviceClass>>),
     DeviceSlice(ObjectKey, Option<Arc<ResourceSlice>>),
+    PodGroup(ObjectKey, Option<Arc<PodGroup>>),
 }
 
 /// The newest state of a volume, or of what decides about volumes; `None` if it is gone.
@@ -132,7 +135,7 @@ impl Followed {
 ///
 /// The loop waits for the kinds that every API server has. Others may be switched off; what depends on an object of theirs
 /// waits for it.
-pub(super) fn all(informers: &Informers, updates: &Updates) -> Followed {
+pub(super) fn all(informers: &Informers, updates: &Updates, gates: Gates) -> Followed {
     let mut needed: Synced = Vec::new();
     let pods = informers.cache::<PodInfo>();
     let to = updates.clone();
@@ -155,6 +158,9 @@ pub(super) fn all(informers: &Informers, updates: &Updates) -> Followed {
     });
     needed.push(Box::pin(async move { nodes.synced().await }));
     let devices = facts(informers, updates, &mut needed);
+    if gates.generic_workload {
+        drop(follow(16, &informers.cache(), updates, Fact::PodGroup));
+    }
     Followed { needed, devices }
 }
 

@@ -1,14 +1,13 @@
 //! Counts of the loop for metrics.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{Config, Scheduler};
 use crate::framework::Event;
 use crate::limits;
-use crate::metrics::{self, Metrics, State, Verdict};
+use crate::metrics::{self, Metrics, State};
 use crate::queue::{Queue, QueueTimes};
 
 /// The metrics, and when the loop shows its counts there.
@@ -58,13 +57,6 @@ impl Scheduler {
     /// Counts an event that has been applied since a time.
     pub(super) fn applied(&mut self, event: Event, began: Instant) {
         self.measured.metrics.applied(event, began.elapsed());
-    }
-
-    /// Counts an attempt that has found no node, or could not reserve it.
-    pub(super) fn failed(&mut self, profile: usize, is_error: bool) {
-        let verdict = if is_error { Verdict::Error } else { Verdict::Unschedulable };
-        let took = self.meter.began().map_or(Duration::ZERO, |began| began.elapsed());
-        self.measured.metrics.failed(profile, verdict, took);
     }
 
     /// Notes that what queue and cluster count may have changed.

@@ -8,11 +8,14 @@ mod bind;
 mod evict;
 mod extend;
 mod follow;
+mod group;
 mod measure;
+mod permit;
 mod place;
 mod report;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +30,13 @@ use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::bind::Binder;
+use self::bind::{Binder, Placed};
 use self::extend::Desk;
 use self::follow::Updates;
 use self::measure::Measured;
+use self::waiting::Waiting;
 use crate::cluster::Cluster;
-use crate::config::default_profile;
+use crate::config::{Gates, default_profile};
 use crate::extenders::Extenders;
 use crate::framework::{Meter, Profile, Views};
 use crate::limits;
@@ -46,6 +50,7 @@ pub struct Config {
     /// One for each `schedulerName` whose pods are scheduled.
     pub profiles: Arc<[Profile]>,
     pub queue: QueueConfig,
+    pub gates: Gates,
     /// Services that take part in decisions.
     pub extenders: Extenders,
     /// Name of the machine, which events name as a part of the instance that reports.
@@ -61,6 +66,7 @@ impl Default for Config {
         Self {
             profiles: Arc::from(vec![default_profile()]),
             queue: QueueConfig::default(),
+            gates: Gates::default(),
             extenders: Extenders::default(),
             host: String::new(),
             leader_election: None,
@@ -75,6 +81,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("profiles", &names)
             .field("queue", &self.queue)
+            .field("gates", &self.gates)
             .field("extenders", &self.extenders)
             .field("host", &self.host)
             .field("leader_election", &self.leader_election)
@@ -111,17 +118,25 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let pods = informers.cache::<PodInfo>();
     let queue = measure::queue(&config);
     let metrics = config.metrics;
-    let binder = Binder::new(client.clone(), updates.clone(), &informers, ambient.clone(), metrics.clone());
+    let binder = Binder::new(
+        client.clone(),
+        updates.clone(),
+        &informers,
+        ambient.clone(),
+        Arc::clone(&config.profiles),
+        metrics.clone(),
+    );
     let (writer, time, stop) = (client.clone(), ambient.clone(), shutdown.clone());
     let recorder =
         SeriesRecorder::new(writer, time, (DEFAULT_SCHEDULER, &config.host), binder.is_busy(), stop);
     let names = config.profiles.iter().map(|profile| profile.name.clone());
     let recorders = names.map(|name| (name.clone(), recorder.named(&name))).collect();
-    let followed = follow::all(&informers, &updates);
+    let followed = follow::all(&informers, &updates, config.gates);
     metrics.begin(&config.profiles, pods.clone());
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;
+    cluster.groups.are_scheduled = config.gates.generic_workload;
     let mut scheduler = Scheduler {
         queue,
         binder,
@@ -133,6 +148,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
         views: Views::default(),
         start: 0,
         binding: BTreeMap::new(),
+        waiting: Waiting::default(),
         victims: BTreeMap::new(),
         namespaces: BTreeMap::new(),
         pods: pods.clone(),
@@ -162,6 +178,8 @@ struct Scheduler {
     start: usize,
     /// Pods that are placed and whose binding is not confirmed.
     binding: BTreeMap<Uid, Arc<PodInfo>>,
+    /// Those of them that plugins have not permitted to be bound yet.
+    waiting: Waiting<Placed>,
     /// Victims of pods that preempt others, until all are being deleted.
     victims: BTreeMap<Uid, Vec<Arc<PodInfo>>>,
     /// The namespaces as they were last told.
@@ -187,6 +205,7 @@ impl Scheduler {
             }
             let now = Instant::now();
             self.queue.flush(&self.cluster, now);
+            self.expire(now);
             self.show_counts(now);
             let served = self.serve();
             let popped = self.queue.pop(now);
@@ -198,8 +217,8 @@ impl Scheduler {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let due = self.queue.deadline().into_iter().chain(self.measured.due());
-            let deadline = due.min().unwrap_or_else(|| now + limits::IDLE);
+            let due = [self.queue.deadline(), self.measured.due(), self.waiting.deadline()];
+            let deadline = due.into_iter().flatten().min().unwrap_or_else(|| now + limits::IDLE);
             tokio::select! {
                 biased;
                 update = updates.take() => self.apply(update),

@@ -1,53 +1,61 @@
 //! One attempt: find a node, reserve it, and hand the binding over; or report why there is none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::Scheduler;
-use super::bind::Placed;
 use super::evict::{self, Eviction};
+use super::permit::refused_at;
+use super::report::{Nomination, Refused, message_of};
 use crate::cluster::NodeId;
 use crate::framework::{
     Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, best, find_feasible, score,
 };
-use crate::limits;
-use crate::metrics::Placement;
+use crate::metrics::Verdict;
 use crate::pod::PodInfo;
 use crate::preemption::{Candidate, Found, post_filter};
-use crate::queue::{Attempting, Failure};
+use crate::queue::Attempting;
 
 impl Scheduler {
-    /// Attempts to place a pod.
+    /// Attempts to place a pod, with the others of its group if it has one.
     pub(super) fn attempt(&mut self, attempting: &Attempting) {
         let pod = &attempting.pod;
-        let Some(index) = self.profile_of(pod) else {
-            self.queue.done(&pod.uid);
-            return;
-        };
-        if pod.is_terminating() {
-            let message = format!("skip schedule deleting pod: {}", pod.key());
-            self.warn(pod, "FailedScheduling", message);
-            self.queue.done(&pod.uid);
-            return;
-        }
-        if self.cluster.place_of(pod).is_some() {
-            self.queue.done(&pod.uid);
-            return;
-        }
-        if let Some(excess) = pod.spec.excess.as_deref() {
-            self.give_up(pod, excess);
-            return;
-        }
+        let Some(index) = self.admit(attempting) else { return };
         self.begin();
         if self.consult(attempting) {
             return;
+        }
+        if let Some(group) = self.cluster.groups.scheduled_with(pod) {
+            return self.attempt_group(&group, attempting);
         }
         match self.choose(index, pod) {
             Ok(id) => self.assume(index, attempting, id),
             Err(diagnosis) => self.refuse(index, pod, *diagnosis),
         }
+    }
+
+    /// Returns the profile of a pod that was handed out; `None` if it is not to be attempted any more.
+    pub(super) fn admit(&mut self, attempting: &Attempting) -> Option<usize> {
+        let pod = &attempting.pod;
+        let profile = self.profile_of(pod);
+        if profile.is_none() || self.cluster.place_of(pod).is_some() {
+            self.queue.done(&pod.uid);
+            return None;
+        }
+        if pod.is_terminating() {
+            let message = format!("skip schedule deleting pod: {}", pod.key());
+            self.warn(pod, "FailedScheduling", message);
+            self.queue.done(&pod.uid);
+            return None;
+        }
+        if let Some(excess) = pod.spec.excess.as_deref() {
+            self.give_up(pod, excess);
+            return None;
+        }
+        profile
     }
 
     /// Forgets a pod that asks for more than an attempt may cost, and tells its owner, unless the pod says so by now. Only a
@@ -56,12 +64,12 @@ impl Scheduler {
         self.queue.done(&pod.uid);
         if pod.refusal.as_deref().is_none_or(|(_, message)| message != excess) {
             self.warn(pod, "FailedScheduling", excess.to_owned());
-            self.write_condition(pod, "Unschedulable", excess.to_owned(), None);
+            self.write_condition(pod, "Unschedulable", excess.to_owned(), Nomination::Of(None));
         }
     }
 
     /// Returns the best node for a pod.
-    fn choose(&mut self, index: usize, pod: &PodInfo) -> Result<NodeId, Box<Diagnosis>> {
+    pub(super) fn choose(&mut self, index: usize, pod: &PodInfo) -> Result<NodeId, Box<Diagnosis>> {
         let profile = &self.profiles[index];
         let (cluster, views, meter) = (&mut self.cluster, &mut self.views, &mut self.meter);
         let first = NominatedFirst::Yes;
@@ -77,41 +85,40 @@ impl Scheduler {
         Ok(best)
     }
 
-    /// Counts a pod on its node from now on, and writes the binding.
+    /// Counts a pod on its node from now on, and writes the binding when plugins permit it.
     pub(super) fn assume(&mut self, index: usize, attempting: &Attempting, id: NodeId) {
         let pod = &attempting.pod;
         self.meter.decided();
-        let node = Arc::clone(&self.cluster.node(id).name);
-        debug!(pod = %pod.key(), %node, "placed");
         self.cluster.nominated.remove(pod);
         self.binder.conditions.forget(&pod.uid);
+        let reserved = self.reserve_on(index, pod, id);
+        let permitted = reserved.and_then(|plans| Ok((plans, self.permit(index, pod, id)?)));
+        self.measured.metrics.decided(index, &self.meter);
+        match permitted {
+            Ok((plans, waits)) => {
+                let began = self.meter.began().unwrap_or(attempting.first_attempt);
+                self.bind_when_permitted((index, began), attempting, id, plans, &waits);
+            }
+            Err(diagnosis) => self.report(index, pod, &diagnosis, None),
+        }
+    }
+
+    /// Counts a pod on a node, and reserves what it takes there.
+    pub(super) fn reserve_on(
+        &mut self,
+        index: usize,
+        pod: &Arc<PodInfo>,
+        id: NodeId,
+    ) -> Result<Vec<PreBind>, Box<Diagnosis>> {
+        let node = Arc::clone(&self.cluster.node(id).name);
+        debug!(pod = %pod.key(), %node, "placed");
         self.cluster.place(pod, &node);
         let reserved = self.reserve(index, pod, id);
         self.meter.ended(Stage::Reserve, Status::of(&reserved));
-        self.measured.metrics.decided(index, &self.meter);
-        let plans = match reserved {
-            Ok(plans) => plans,
-            Err(refusal) => {
-                self.cluster.remove_pod(pod);
-                let mut diagnosis = Diagnosis { nodes: 1, ..Diagnosis::default() };
-                diagnosis.refuse(id, refusal);
-                self.report(index, pod, &diagnosis, None);
-                return;
-            }
-        };
-        self.cluster.devices.are_written(pod);
-        // The attempt ends with the binding: a pod whose binding fails is taken back by the queue.
-        self.binding.insert(pod.uid.clone(), Arc::clone(pod));
-        let recorder = self.recorders.get(&self.profiles[index].name).cloned();
-        let attempt = Placement {
-            profile: index,
-            began: self.meter.began().unwrap_or(attempting.first_attempt),
-            first_attempt: attempting.first_attempt,
-            attempts: attempting.attempts,
-            was_flushed: attempting.was_flushed,
-        };
-        let extender = self.desk.binder_of(pod);
-        self.binder.bind(Placed { pod: Arc::clone(pod), node, plans, extender, recorder, attempt });
+        reserved.map_err(|refusal| {
+            self.cluster.remove_pod(pod);
+            refused_at("Reserve", id, refusal)
+        })
     }
 
     /// Runs the plugins' Reserve, and undoes it if one refuses.
@@ -144,20 +151,31 @@ impl Scheduler {
 
     /// Looks for pods to preempt for a pod that fits nowhere, and reports the outcome.
     pub(super) fn refuse(&mut self, index: usize, pod: &Arc<PodInfo>, mut diagnosis: Diagnosis) {
+        let found = self.post_filter(index, pod, &mut diagnosis);
+        self.refused(index, pod, &diagnosis, found);
+    }
+
+    /// Looks for pods to preempt for a pod that fits nowhere.
+    pub(super) fn post_filter(
+        &mut self,
+        index: usize,
+        pod: &Arc<PodInfo>,
+        diagnosis: &mut Diagnosis,
+    ) -> Option<Found> {
         let profiles = Arc::clone(&self.profiles);
         let profile = &profiles[index];
         let mut found = None;
         if diagnosis.nodes > 0 && !diagnosis.is_error() {
             let random = self.ambient.random.next_u64();
-            found = post_filter(profile, pod, &mut self.cluster, &mut diagnosis, random);
+            found = post_filter(profile, pod, &mut self.cluster, diagnosis, random);
             let status = match found {
                 Some(Found::Candidate(_)) => Status::Success,
                 _ => Status::Refused(Code::Unschedulable),
             };
             self.meter.ended(Stage::PostFilter, status);
         }
-        self.free(pod, &mut diagnosis);
-        self.refused(index, pod, &diagnosis, found);
+        self.free(pod, diagnosis);
+        found
     }
 
     /// Has the claims freed that plugins have found in the way of a pod.
@@ -175,19 +193,24 @@ impl Scheduler {
         diagnosis: &Diagnosis,
         found: Option<Found>,
     ) {
-        if found.is_some() {
-            self.measured.metrics.preemption_tried();
-        }
-        let nominated = match found {
-            // The nomination stays as it is.
-            Some(Found::NotEligible(_) | Found::Failed(_)) => pod.nominated.clone(),
-            Some(Found::Nothing(_)) | None => None,
-            Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
-        };
+        let nominated = self.preempt(pod, found);
         self.meter.decided();
         self.measured.metrics.decided(index, &self.meter);
         info!(pod = %pod.key(), error = message_of(diagnosis), "no node is feasible");
         self.report(index, pod, diagnosis, nominated);
+    }
+
+    /// Preempts pods for a pod that fits nowhere, if some were found; returns the node that it is nominated for.
+    pub(super) fn preempt(&mut self, pod: &Arc<PodInfo>, found: Option<Found>) -> Option<Arc<str>> {
+        if found.is_some() {
+            self.measured.metrics.preemption_tried();
+        }
+        match found {
+            // The nomination stays as it is.
+            Some(Found::NotEligible(_) | Found::Failed(_)) => pod.nominated.clone(),
+            Some(Found::Nothing(_)) | None => None,
+            Some(Found::Candidate(candidate)) => Some(self.evict(pod, candidate)),
+        }
     }
 
     /// Nominates a pod for a node, and removes the victims there; returns the node.
@@ -202,6 +225,7 @@ impl Scheduler {
             return node;
         }
         self.measured.metrics.preempting(number);
+        let victims = self.preempt_waiting(pod, &node, victims);
         self.cluster.nominated.set_preempting(&pod.uid, true);
         self.victims.insert(pod.uid.clone(), victims.clone());
         let recorder = self.recorders.get(&*pod.spec.scheduler).cloned();
@@ -226,13 +250,21 @@ impl Scheduler {
         diagnosis: &Diagnosis,
         nominated: Option<Arc<str>>,
     ) {
-        let failure = Failure {
-            plugins: diagnosis.plugins.clone(),
-            pending: diagnosis.pending.clone(),
-            is_error: diagnosis.is_error(),
-        };
-        self.failed(index, failure.is_error);
-        let reason = if failure.is_error { "SchedulerError" } else { "Unschedulable" };
+        let took = self.meter.began().map_or(Duration::ZERO, |began| began.elapsed());
+        self.return_to_queue(index, pod, Refused::by(diagnosis, nominated), took);
+    }
+
+    /// Returns a pod to the queue whose attempt has taken so long, and writes why.
+    pub(super) fn return_to_queue(
+        &mut self,
+        index: usize,
+        pod: &Arc<PodInfo>,
+        refused: Refused,
+        took: Duration,
+    ) {
+        let Refused { failure, reason, message, nominated } = refused;
+        let verdict = if reason == "Unschedulable" { Verdict::Unschedulable } else { Verdict::Error };
+        self.measured.metrics.failed(index, verdict, took);
         let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
         let Some(current) = current.filter(|current| current.node.is_none()) else {
             self.queue.done(&pod.uid);
@@ -243,37 +275,7 @@ impl Scheduler {
             None => self.cluster.nominated.remove(&current),
         }
         self.queue.failed(&current, failure, &self.cluster, Instant::now());
-        let message = message_of(diagnosis);
         self.warn(&current, "FailedScheduling", message.clone());
-        self.write_condition(&current, reason, message, nominated);
-    }
-}
-
-/// Returns the text of a diagnosis for the pod's condition, cut if it is very long.
-fn message_of(diagnosis: &Diagnosis) -> String {
-    const CUT: &str = " …";
-    let mut message = diagnosis.to_string();
-    if message.len() > limits::CONDITION_MESSAGE {
-        message.truncate(message.floor_char_boundary(limits::CONDITION_MESSAGE - CUT.len()));
-        message.push_str(CUT);
-    }
-    message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_that_differs_for_each_node_is_cut() {
-        let mut diagnosis = Diagnosis { nodes: 5000, ..Diagnosis::default() };
-        for id in 0..5000 {
-            diagnosis.refuse(NodeId::new(id), Refusal::unschedulable(format!("reason {id} for the node ä")));
-        }
-        let message = message_of(&diagnosis);
-        assert!(message.len() <= limits::CONDITION_MESSAGE, "{}", message.len());
-        assert!(message.starts_with("0/5000 nodes are available: 1 reason 0 for") && message.ends_with(" …"));
-        let short = Diagnosis { nodes: 1, ..Diagnosis::default() };
-        assert_eq!(message_of(&short), short.to_string());
+        self.write_condition(&current, reason, message, Nomination::Of(nominated));
     }
 }

@@ -14,7 +14,7 @@ use crate::queue::Pool;
 use crate::testing::sized;
 
 /// Returns a client whose requests are never answered, so that bindings stay under way.
-fn silent_client() -> Client {
+pub(super) fn silent_client() -> Client {
     let service = tower::service_fn(|_: http::Request<Body>| {
         std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>()
     });
@@ -30,7 +30,12 @@ pub(super) fn unanswered() -> Scheduler {
 
 /// Returns a scheduler of an empty cluster with the caches of a process.
 pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> Scheduler {
-    let (config, client) = (Config::default(), informers.client().clone());
+    with(Config::default(), informers, ambient, updates)
+}
+
+/// Returns a scheduler of an empty cluster with this configuration.
+pub(super) fn with(config: Config, informers: &Informers, ambient: Ambient, updates: Updates) -> Scheduler {
+    let client = informers.client().clone();
     config.metrics.begin(&config.profiles, informers.cache());
     Scheduler {
         queue: measure::queue(&config),
@@ -39,6 +44,7 @@ pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> S
             updates.clone(),
             informers,
             ambient.clone(),
+            Arc::clone(&config.profiles),
             config.metrics.clone(),
         ),
         desk: Desk::default(),
@@ -49,6 +55,7 @@ pub(super) fn on(informers: &Informers, ambient: Ambient, updates: Updates) -> S
         views: Views::default(),
         start: 0,
         binding: BTreeMap::new(),
+        waiting: Waiting::default(),
         victims: BTreeMap::new(),
         namespaces: BTreeMap::new(),
         pods: informers.cache(),
@@ -89,6 +96,21 @@ async fn pod_whose_binding_fails_leaves_its_node_and_is_tried_again_after_a_paus
     scheduler.apply(Update::Binding(info(&pod), Outcome::Failed("refused".to_owned())));
     assert_eq!(scheduler.cluster.named("n").map(|node| node.pods.len()), Some(0));
     assert_eq!(scheduler.queue.pool_of(&info(&pod).uid), Some(Pool::Backoff));
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_of_a_pod_whose_binding_fails_is_free_for_pods_that_wait_for_room() {
+    let first =
+        pod(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "8"}}}]}}));
+    let mut scheduler = with_binding_under_way(&first);
+    let second = pod(json!({"metadata": {"name": "q", "uid": "v"}}));
+    scheduler.pods.apply(second.clone());
+    scheduler.apply(Update::Pod(info(&second)));
+    let attempting = scheduler.queue.pop(Instant::now()).expect("the pod waits");
+    scheduler.attempt(&attempting);
+    assert_eq!(scheduler.queue.pool_of(&info(&second).uid), Some(Pool::Unschedulable));
+    scheduler.apply(Update::Binding(info(&first), Outcome::Failed("refused".to_owned())));
+    assert_eq!(scheduler.queue.pool_of(&info(&second).uid), Some(Pool::Backoff));
 }
 
 #[tokio::test(start_paused = true)]

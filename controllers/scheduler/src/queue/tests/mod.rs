@@ -3,6 +3,7 @@
 mod attempts;
 mod backoff;
 mod gates;
+mod groups;
 mod metrics;
 mod model;
 mod order;
@@ -115,7 +116,9 @@ impl Rig {
                 post_filter: Vec::new(),
                 score: Vec::new(),
                 reserve: Vec::new(),
+                permit: Vec::new(),
                 pre_bind: Vec::new(),
+                post_bind: Vec::new(),
                 sampling: Sampling::All,
             }
         };

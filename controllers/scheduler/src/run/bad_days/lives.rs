@@ -37,7 +37,7 @@ async fn live(line: &Line, until: u64) -> Scheduler {
     let (is_dead, stop) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
     let informers = Informers::new(mortal(line.client(), Arc::clone(&is_dead)), ambient(), stop.clone());
     let updates = Updates::new();
-    let followed = follow::all(&informers, &updates);
+    let followed = follow::all(&informers, &updates, crate::config::Gates::default());
     let mut scheduler = on(&informers, ambient(), updates.clone());
     tokio::select! {
         biased;

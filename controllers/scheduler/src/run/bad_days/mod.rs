@@ -30,10 +30,10 @@ use crate::resources::Resources;
 use crate::testing::merge;
 
 /// A running scheduler; it is killed when this is dropped.
-struct Life(JoinHandle<Result<(), controllers_runtime::Error>>);
+pub(in crate::run) struct Life(JoinHandle<Result<(), controllers_runtime::Error>>);
 
 impl Life {
-    fn begin(client: Client, ambient: Ambient, config: Config) -> Self {
+    pub(in crate::run) fn begin(client: Client, ambient: Ambient, config: Config) -> Self {
         let stop = CancellationToken::new();
         let informers = Informers::new(client, ambient.clone(), stop.clone());
         Self(tokio::spawn(async move {
@@ -51,7 +51,7 @@ impl Drop for Life {
 }
 
 /// Sends a request as another client would, and returns the answer.
-async fn send(api: &FakeApi, method: &str, path: &str, body: &Value) -> Value {
+pub(in crate::run) async fn send(api: &FakeApi, method: &str, path: &str, body: &Value) -> Value {
     let request = http::Request::builder().method(method).uri(path);
     let request = request.header("content-type", "application/merge-patch+json");
     let answer =
@@ -60,26 +60,26 @@ async fn send(api: &FakeApi, method: &str, path: &str, body: &Value) -> Value {
 }
 
 /// Creates a node with these allocatable resources and room for 110 pods.
-async fn add_node(api: &FakeApi, name: &str, allocatable: Value) {
+pub(in crate::run) async fn add_node(api: &FakeApi, name: &str, allocatable: Value) {
     let mut object = json!({"metadata": {"name": name}, "status": {"allocatable": {"pods": "110"}}});
     merge(&mut object["status"]["allocatable"], allocatable);
     send(api, "POST", "/api/v1/nodes", &object).await;
 }
 
 /// Creates a pod that asks for this much CPU, with these fields over it.
-async fn add_pod(api: &FakeApi, name: &str, cpu: &str, fields: Value) {
+pub(in crate::run) async fn add_pod(api: &FakeApi, name: &str, cpu: &str, fields: Value) {
     let mut object = json!({"metadata": {"name": name}, "spec": {"containers": [
         {"name": "main", "resources": {"requests": {"cpu": cpu}}}]}});
     merge(&mut object, fields);
     send(api, "POST", "/api/v1/namespaces/ns/pods", &object).await;
 }
 
-fn node_of(pod: &Value) -> Option<&str> {
+pub(in crate::run) fn node_of(pod: &Value) -> Option<&str> {
     pod["spec"]["nodeName"].as_str()
 }
 
 /// Returns the names of pods without a node.
-fn waiting(api: &FakeApi) -> Vec<String> {
+pub(in crate::run) fn waiting(api: &FakeApi) -> Vec<String> {
     let all = api.all("pods").into_iter().filter(|pod| node_of(pod).is_none());
     all.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! Real sockets need the real clock; nothing here depends on how long anything takes.
 
+mod groups;
 mod preempt;
 
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cluster::Cluster;
-use crate::config::Configuration;
+use crate::config::{Configuration, Gates};
 use crate::extenders::Extenders;
 use crate::extenders::tests::{Api, Reply, Server};
 use crate::framework::{Meter, Views};
@@ -37,9 +38,13 @@ struct World {
 impl World {
     /// Returns a scheduler with these extenders and a node of eight cores for each name.
     async fn new(extenders: Value, nodes: &[&str]) -> Self {
+        Self::with_gates(extenders, nodes, Gates::default()).await
+    }
+
+    async fn with_gates(extenders: Value, nodes: &[&str], gates: Gates) -> Self {
         let document = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "extenders": extenders});
-        let configuration = Configuration::from_value(document).unwrap();
+        let configuration = Configuration::with_gates(document, gates).unwrap();
         let extenders = Extenders::connect(configuration.extenders).await.unwrap();
         let (api, ambient, stop) = (Api::default(), Ambient::system(), CancellationToken::new());
         let (client, updates) = (api.client(), Updates::new());
@@ -54,6 +59,7 @@ impl World {
                 updates.clone(),
                 &informers,
                 Ambient::system(),
+                Arc::clone(&profiles),
                 metrics.clone(),
             ),
             meter: Meter::new(Instant::now),
@@ -64,6 +70,7 @@ impl World {
             views: Views::default(),
             start: 0,
             binding: Default::default(),
+            waiting: Default::default(),
             victims: Default::default(),
             namespaces: Default::default(),
             pods: informers.cache(),
@@ -72,6 +79,7 @@ impl World {
             recorders: Default::default(),
             updates,
         };
+        scheduler.cluster.groups.are_scheduled = gates.generic_workload;
         for name in nodes {
             scheduler.apply(Update::Node(sized(name, json!({"cpu": "8"}))));
         }

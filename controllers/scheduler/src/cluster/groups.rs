@@ -1,0 +1,242 @@
+//! PodGroups, and which of their pods have a node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_client::ObjectKey;
+use apiserver_meta::uid::Uid;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
+
+use crate::pod::PodInfo;
+
+/// PodGroups with their pods. While [`Self::are_scheduled`] is not set, nothing is counted.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// Pods of a group are scheduled together.
+    pub are_scheduled: bool,
+    objects: BTreeMap<ObjectKey, Arc<PodGroup>>,
+    members: BTreeMap<ObjectKey, Members>,
+}
+
+/// The pods of a group: those that have a node, whichever scheduler has placed them, and those that wait for this one.
+#[derive(Debug, Default)]
+pub struct Members {
+    pods: BTreeMap<Uid, Member>,
+    /// Number of pods that have a node.
+    scheduled: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    pod: Arc<PodInfo>,
+    place: Place,
+}
+
+/// The node of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It has none.
+    Unscheduled,
+    /// It is counted on one, and not bound yet.
+    Assumed,
+    /// It is bound to one.
+    Assigned,
+}
+
+impl Members {
+    /// Returns the number of pods.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Returns the number of pods that have a node.
+    pub fn scheduled(&self) -> usize {
+        self.scheduled
+    }
+
+    /// Returns the pods that have no node, ordered by uid.
+    pub fn unscheduled(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.at(Place::Unscheduled)
+    }
+
+    /// Returns the pods that are counted on nodes and not bound yet, ordered by uid.
+    pub fn assumed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.at(Place::Assumed)
+    }
+
+    fn at(&self, place: Place) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.pods.values().filter(move |member| member.place == place).map(|member| &member.pod)
+    }
+
+    fn set(&mut self, pod: &Arc<PodInfo>, place: Place) {
+        let before = self.pods.insert(pod.uid.clone(), Member { pod: Arc::clone(pod), place });
+        let had_node = before.is_some_and(|before| before.place != Place::Unscheduled);
+        self.scheduled = self.scheduled + usize::from(place != Place::Unscheduled) - usize::from(had_node);
+    }
+}
+
+/// Returns the key of the group that a pod names.
+pub fn group_of(pod: &PodInfo) -> Option<ObjectKey> {
+    Some(ObjectKey::new(pod.namespace(), pod.group.as_deref()?))
+}
+
+impl Groups {
+    /// Replaces a PodGroup, and returns it as it was.
+    pub fn set_object(&mut self, key: &ObjectKey, new: Option<Arc<PodGroup>>) -> Option<Arc<PodGroup>> {
+        match new {
+            Some(new) => self.objects.insert(key.clone(), new),
+            None => self.objects.remove(key),
+        }
+    }
+
+    pub fn object(&self, key: &ObjectKey) -> Option<&Arc<PodGroup>> {
+        self.objects.get(key)
+    }
+
+    /// Returns the pods of a group; `None` if it has none.
+    pub fn members(&self, key: &ObjectKey) -> Option<&Members> {
+        self.members.get(key)
+    }
+
+    /// Returns the group of a pod, if pods of groups are scheduled together.
+    pub fn scheduled_with(&self, pod: &PodInfo) -> Option<ObjectKey> {
+        if self.are_scheduled { group_of(pod) } else { None }
+    }
+
+    /// Adds a pod that waits for a node, or updates it.
+    pub fn waits(&mut self, pod: &Arc<PodInfo>) {
+        let Some(key) = self.scheduled_with(pod) else { return };
+        let members = self.members.entry(key).or_default();
+        match members.pods.get_mut(&pod.uid) {
+            Some(member) => member.pod = Arc::clone(pod),
+            None => members.set(pod, Place::Unscheduled),
+        }
+    }
+
+    /// Removes a pod that is gone, or has finished.
+    pub fn gone(&mut self, pod: &PodInfo) {
+        let Some(key) = self.scheduled_with(pod) else { return };
+        let Some(members) = self.members.get_mut(&key) else { return };
+        let before = members.pods.remove(&pod.uid);
+        members.scheduled -= usize::from(before.is_some_and(|before| before.place != Place::Unscheduled));
+        if members.is_empty() {
+            self.members.remove(&key);
+        }
+    }
+
+    /// Hears that a pod is counted on a node.
+    pub(super) fn placed(&mut self, pod: &Arc<PodInfo>) {
+        if let Some(key) = self.scheduled_with(pod) {
+            let place = if pod.node.is_some() { Place::Assigned } else { Place::Assumed };
+            self.members.entry(key).or_default().set(pod, place);
+        }
+    }
+
+    /// Hears that a pod is no longer counted on a node. If it is there, it waits for another one.
+    pub(super) fn removed(&mut self, pod: &Arc<PodInfo>) {
+        let Some(key) = self.scheduled_with(pod) else { return };
+        if let Some(members) = self.members.get_mut(&key).filter(|all| all.pods.contains_key(&pod.uid)) {
+            members.set(pod, Place::Unscheduled);
+        }
+    }
+}
+
+/// Covers the 4 cases that Kubernetes tests of the state of a group, but for the copies of it, which there are none of here.
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::testing;
+
+    fn member(name: &str, node: Option<&str>) -> Arc<PodInfo> {
+        testing::pod_of(name, json!({"schedulingGroup": {"podGroupName": "g"}, "nodeName": node}))
+    }
+
+    fn cluster() -> Cluster {
+        let mut cluster = testing::cluster(&[testing::node("n", json!({}))], &[]);
+        cluster.groups.are_scheduled = true;
+        cluster
+    }
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("default", "g")
+    }
+
+    /// Returns the numbers of pods, and of those with a node, and the names of those without and of those not bound yet.
+    fn counts(cluster: &Cluster) -> (usize, usize, Vec<String>, Vec<String>) {
+        let Some(members) = cluster.groups.members(&key()) else { return Default::default() };
+        let names =
+            |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| pods.map(|pod| pod.name().to_owned()).collect();
+        (members.len(), members.scheduled(), names(&mut members.unscheduled()), names(&mut members.assumed()))
+    }
+
+    fn texts(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn pods_are_counted_by_whether_they_have_a_node() {
+        let mut cluster = cluster();
+        let (a, b) = (member("a", None), member("b", None));
+        cluster.groups.waits(&a);
+        cluster.groups.waits(&b);
+        assert_eq!(counts(&cluster), (2, 0, texts(&["a", "b"]), vec![]));
+        cluster.place(&a, &"n".into());
+        assert_eq!(counts(&cluster), (2, 1, texts(&["b"]), texts(&["a"])), "it is assumed");
+        cluster.groups.waits(&a);
+        assert_eq!(counts(&cluster).1, 1, "an update changes nothing");
+        cluster.place(&member("a", Some("n")), &"n".into());
+        cluster.place(&member("foreign", Some("n")), &"n".into());
+        assert_eq!(
+            counts(&cluster),
+            (3, 2, texts(&["b"]), vec![]),
+            "bound pods count, whoever has bound them"
+        );
+    }
+
+    #[test]
+    fn pod_that_loses_its_place_waits_again_and_one_that_is_gone_does_not() {
+        let mut cluster = cluster();
+        let a = member("a", None);
+        cluster.groups.waits(&a);
+        cluster.place(&a, &"n".into());
+        cluster.remove_pod(&a);
+        assert_eq!(counts(&cluster), (1, 0, texts(&["a"]), vec![]));
+        cluster.place(&a, &"n".into());
+        cluster.groups.gone(&a);
+        cluster.remove_pod(&a);
+        assert_eq!(counts(&cluster), Default::default());
+        cluster.groups.gone(&a);
+    }
+
+    #[test]
+    fn trial_leaves_the_counts_as_they_were() {
+        let mut cluster = cluster();
+        let (bound, waiting) = (member("bound", Some("n")), member("waiting", None));
+        cluster.place(&bound, &"n".into());
+        cluster.groups.waits(&waiting);
+        let before = counts(&cluster);
+        let id = testing::named(&cluster, "n").id;
+        let mut trial = cluster.trial();
+        trial.remove(&bound);
+        trial.add(&waiting, id);
+        assert_eq!(counts(&trial), (2, 1, texts(&["bound"]), texts(&["waiting"])));
+        drop(trial);
+        assert_eq!(counts(&cluster), before);
+    }
+
+    #[test]
+    fn nothing_is_counted_unless_groups_are_scheduled() {
+        let mut cluster = cluster();
+        cluster.groups.are_scheduled = false;
+        cluster.groups.waits(&member("a", None));
+        cluster.place(&member("b", Some("n")), &"n".into());
+        assert!(cluster.groups.members(&key()).is_none());
+    }
+}

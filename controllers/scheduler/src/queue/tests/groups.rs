@@ -1,0 +1,79 @@
+//! Pods that are popped with others of their group, and that go back after the attempt.
+
+use super::*;
+
+fn rig() -> Rig {
+    let config = QueueConfig { has_groups: true, ..QueueConfig::default() };
+    Rig::configured(config, USUAL, &["Queues"])
+}
+
+fn pop_this(rig: &mut Rig, uid: &str) -> Option<u32> {
+    let popped = rig.queue.pop_this(&uid.into(), &rig.cluster, rig.now)?;
+    assert_eq!(popped.pod.uid, Uid::from(uid));
+    Some(popped.attempts)
+}
+
+#[test]
+fn certain_pod_is_popped_from_wherever_it_waits() {
+    let mut rig = rig();
+    rig.allow("Queues", &["free"]);
+    for uid in ["broken", "parked"] {
+        rig.add_labeled(uid, "free");
+    }
+    rig.pop_all();
+    rig.error("broken");
+    rig.fail("parked", &["Deaf"], &[]);
+    rig.add_labeled("active", "free");
+    assert_eq!(rig.pool("active"), Some(Pool::Active));
+    assert_eq!(rig.pool("broken"), Some(Pool::Backoff));
+    assert_eq!(rig.pool("parked"), Some(Pool::Unschedulable));
+    for (uid, attempts) in [("active", 1), ("broken", 2), ("parked", 2)] {
+        assert_eq!(pop_this(&mut rig, uid), Some(attempts), "{uid}");
+        assert_eq!(rig.pool(uid), None);
+        assert_eq!(pop_this(&mut rig, uid), None, "{uid} is being attempted");
+    }
+    // The attempts go on as others do.
+    rig.happen(NODE_ADD);
+    assert_eq!(rig.queue.flights.events(), 1);
+    rig.fail("parked", &["Deaf"], &[]);
+    assert_eq!(rig.pool("parked"), Some(Pool::Unschedulable));
+}
+
+#[test]
+fn pods_that_are_gated_or_not_known_are_not_popped() {
+    let mut rig = rig();
+    rig.add_labeled("gated", "free");
+    assert_eq!((pop_this(&mut rig, "gated"), pop_this(&mut rig, "unknown")), (None, None));
+    assert_eq!(rig.pool("gated"), Some(Pool::Gated));
+    rig.allow("Queues", &["free"]);
+    assert_eq!(pop_this(&mut rig, "gated"), Some(1), "it is gated no longer");
+}
+
+#[test]
+fn pods_of_groups_are_tried_again_after_their_back_off_whatever_happens_and_not_before() {
+    let mut rig = rig();
+    rig.allow("Queues", &["free"]);
+    let fields =
+        json!({"metadata": {"labels": {"free": ""}}, "spec": {"schedulingGroup": {"podGroupName": "g"}}});
+    rig.add_pod("member", fields);
+    rig.add_labeled("alone", "free");
+    rig.pop_all();
+    rig.fail("member", &["Deaf"], &[]);
+    rig.fail("alone", &["Deaf"], &[]);
+    assert_eq!((rig.pool("member"), rig.pool("alone")), (Some(Pool::Backoff), Some(Pool::Unschedulable)));
+    assert_eq!(rig.pop(), None, "not though there is nothing else to do");
+    rig.pass(3.0);
+    assert_eq!(rig.pop().as_deref(), Some("member"));
+}
+
+#[test]
+fn displaced_pod_wakes_others_and_not_itself() {
+    let mut rig = Rig::with(&[("Frees", &[ASSIGNED_DELETE], Hint::Queue)]);
+    for uid in ["displaced", "other"] {
+        rig.refused(uid, &["Frees"], &[]);
+    }
+    let pod = Arc::clone(&rig.pods["displaced"]);
+    rig.queue.displaced(&pod, &rig.cluster, rig.now);
+    assert_eq!(rig.pool("displaced"), Some(Pool::Unschedulable));
+    assert_eq!(rig.pool("other"), Some(Pool::Backoff));
+}
