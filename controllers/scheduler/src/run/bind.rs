@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use apiserver_client::{Informers, IsBusy, ObjectKey, SeriesRecorder};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::uid::Uid;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
+use super::preparing::Preparing;
 use super::report::Conditions;
 use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
@@ -52,6 +54,7 @@ pub(super) struct Binder {
     lanes: Arc<Semaphore>,
     volumes: VolumeBinder,
     devices: DeviceBinder,
+    preparing: Preparing,
     pub conditions: Conditions,
     profiles: Arc<[Profile]>,
     metrics: Metrics,
@@ -81,7 +84,8 @@ impl Binder {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
         let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
         let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
-        Self { client, updates, lanes, volumes, devices, conditions, profiles, metrics }
+        let preparing = Preparing::default();
+        Self { client, updates, lanes, volumes, devices, preparing, conditions, profiles, metrics }
     }
 
     /// Returns the bound on requests in flight, for other requests about pods.
@@ -115,6 +119,12 @@ impl Binder {
         });
     }
 
+    /// Calls off the binding of a pod whose volumes or devices are still waited for, so that it fails; returns `false` if
+    /// there is none.
+    pub fn call_off(&self, uid: &Uid) -> bool {
+        self.preparing.call_off(uid)
+    }
+
     /// Tells plugins that a pod was bound.
     fn post_bind(&self, placed: &Placed) {
         let Some(profile) = self.profiles.get(placed.attempt.profile) else { return };
@@ -132,7 +142,14 @@ impl Binder {
     async fn try_bind(&self, placed: &Placed) -> Outcome {
         let (profile, began) = (placed.attempt.profile, Instant::now());
         let mut held = Vec::new();
-        let prepared = self.carry_out(placed, &mut held).await;
+        let prepared = match placed.plans.is_empty() {
+            true => Ok(()),
+            false => {
+                let work = self.carry_out(placed, &mut held);
+                let called_off = || Err(Outcome::Failed("preempted by DefaultPreemption".to_owned()));
+                self.preparing.run(&placed.pod.uid, work).await.unwrap_or_else(called_off)
+            }
+        };
         let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
         self.metrics.stage(profile, Stage::PreBind, status, began.elapsed());
         let outcome = match prepared {

@@ -58,9 +58,10 @@ struct Place {
 }
 
 /// The end of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Ended {
     Scheduled,
+    #[default]
     Unschedulable,
     /// It would fit, once pods are gone that are being preempted.
     Preempting,
@@ -88,12 +89,53 @@ impl Ended {
     }
 }
 
+/// The end of an attempt by the pods that were tried so far.
+#[derive(Debug, Default)]
+struct Progress {
+    ended: Ended,
+    /// Other pods are preempted for one of them.
+    preempts: bool,
+}
+
+impl Progress {
+    fn note(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Refused { diagnosis, .. } if diagnosis.is_error() => {
+                let error = message_of(diagnosis);
+                self.ended = Ended::Failed(format!("failed to schedule other pod from a pod group: {error}"));
+            }
+            Outcome::Placed(place) => {
+                self.preempts |= place.preempts.is_some();
+                if place.waits.is_empty() {
+                    self.ended = if self.preempts { Ended::Preempting } else { Ended::Scheduled };
+                }
+            }
+            Outcome::Refused { .. } | Outcome::Untried => {}
+        }
+    }
+}
+
+/// The end of an attempt for one of its pods.
+enum Settled {
+    /// It is to be bound.
+    Bind(Box<Place>),
+    /// It goes back to the queue.
+    Return(Refused),
+}
+
 impl Scheduler {
     /// Attempts to place all pods of a group that wait. The first of them was handed out by the queue.
     pub(super) fn attempt_group(&mut self, key: &ObjectKey, first: &Attempting) {
         let all = self.gather(key, first);
         if let Some(error) = mixed(&all) {
-            all.iter().for_each(|one| self.fail_member(one, error.clone(), Duration::ZERO));
+            for one in all {
+                match self.profile_of(&one.pod) {
+                    Some(index) => {
+                        self.return_to_queue(index, &one.pod, failed(error.clone()), Duration::ZERO)
+                    }
+                    None => self.queue.done(&one.pod.uid),
+                }
+            }
             return;
         }
         let mut members = Vec::new();
@@ -143,30 +185,18 @@ impl Scheduler {
 
     /// Places one pod after another, each beside those before it.
     fn try_group(&mut self, index: usize, members: Vec<Attempting>) -> (Vec<Tried>, Ended) {
-        let (mut ended, mut preempts) = (Ended::Unschedulable, false);
+        let mut progress = Progress::default();
         let mut tried = Vec::with_capacity(members.len());
         for attempting in members {
             let began = Instant::now();
-            let outcome = match ended {
+            let outcome = match progress.ended {
                 Ended::Failed(_) => Outcome::Untried,
                 _ => self.try_member(index, &attempting.pod),
             };
-            match &outcome {
-                Outcome::Refused { diagnosis, .. } if diagnosis.is_error() => {
-                    let error = message_of(diagnosis);
-                    ended = Ended::Failed(format!("failed to schedule other pod from a pod group: {error}"));
-                }
-                Outcome::Placed(place) => {
-                    preempts |= place.preempts.is_some();
-                    if place.waits.is_empty() {
-                        ended = if preempts { Ended::Preempting } else { Ended::Scheduled };
-                    }
-                }
-                Outcome::Refused { .. } | Outcome::Untried => {}
-            }
+            progress.note(&outcome);
             tried.push(Tried { attempting, outcome, took: began.elapsed() });
         }
-        (tried, ended)
+        (tried, progress.ended)
     }
 
     fn try_member(&mut self, index: usize, pod: &Arc<PodInfo>) -> Outcome {
@@ -236,32 +266,16 @@ impl Scheduler {
     fn settle(&mut self, index: usize, tried: Tried, ended: &Ended) {
         let Tried { attempting, outcome, took } = tried;
         let pod = &attempting.pod;
-        let refused = match (outcome, ended) {
-            (Outcome::Refused { diagnosis, .. }, Ended::Failed(_)) if diagnosis.is_error() => {
-                Refused::by(&diagnosis, None)
-            }
-            (_, Ended::Failed(error)) => return self.fail_member(&attempting, error.clone(), took),
-            (Outcome::Placed(place), Ended::Scheduled) if place.preempts.is_none() => {
-                return self.bind_member(index, &attempting, *place, took);
-            }
-            (Outcome::Placed(place), Ended::Preempting) => {
-                let node = Arc::clone(&self.cluster.node(place.id).name);
-                match &place.preempts {
-                    Some(diagnosis) => Refused::by(diagnosis, Some(node)),
-                    None => Refused { nominated: Some(node), ..unschedulable(PREEMPTING.to_owned()) },
-                }
-            }
-            (Outcome::Placed(place), _) => {
-                if *ended == Ended::Scheduled {
-                    // The others fit without its victims' places.
+        let has_place = matches!(outcome, Outcome::Placed(_)) && *ended == Ended::Scheduled;
+        match settled(outcome, ended, |id| Arc::clone(&self.cluster.node(id).name)) {
+            Settled::Bind(place) => self.bind_member(index, &attempting, *place, took),
+            Settled::Return(refused) => {
+                if has_place {
                     self.displace(index, pod);
                 }
-                unschedulable(format!("{UNSCHEDULABLE}, {}", place.waits))
+                self.return_to_queue(index, pod, refused, took);
             }
-            (Outcome::Refused { diagnosis, nominated }, _) => Refused::by(&diagnosis, nominated),
-            (Outcome::Untried, _) => unschedulable(UNSCHEDULABLE.to_owned()),
-        };
-        self.return_to_queue(index, pod, refused, took);
+        }
     }
 
     fn bind_member(&mut self, index: usize, attempting: &Attempting, place: Place, took: Duration) {
@@ -275,15 +289,35 @@ impl Scheduler {
             Err(diagnosis) => self.return_to_queue(index, pod, Refused::by(&diagnosis, None), took),
         }
     }
+}
 
-    /// Returns a pod to the queue because of an error that its group has met.
-    fn fail_member(&mut self, attempting: &Attempting, error: String, took: Duration) {
-        let pod = &attempting.pod;
-        let Some(index) = self.profile_of(pod) else { return self.queue.done(&pod.uid) };
-        let failure = Failure { is_error: true, ..Failure::default() };
-        let refused = Refused { failure, reason: "SchedulerError", message: error, nominated: None };
-        self.return_to_queue(index, pod, refused, took);
-    }
+/// Returns what becomes of a pod at the end of an attempt.
+fn settled(outcome: Outcome, ended: &Ended, name_of: impl Fn(NodeId) -> Arc<str>) -> Settled {
+    Settled::Return(match (outcome, ended) {
+        (Outcome::Refused { diagnosis, .. }, Ended::Failed(_)) if diagnosis.is_error() => {
+            Refused::by(&diagnosis, None)
+        }
+        (_, Ended::Failed(error)) => failed(error.clone()),
+        (Outcome::Placed(place), Ended::Scheduled) if place.preempts.is_none() => {
+            return Settled::Bind(place);
+        }
+        (Outcome::Placed(place), Ended::Preempting) => {
+            let node = Some(name_of(place.id));
+            match &place.preempts {
+                Some(diagnosis) => Refused::by(diagnosis, node),
+                None => Refused { nominated: node, ..unschedulable(PREEMPTING.to_owned()) },
+            }
+        }
+        (Outcome::Placed(place), _) => unschedulable(format!("{UNSCHEDULABLE}, {}", place.waits)),
+        (Outcome::Refused { diagnosis, nominated }, _) => Refused::by(&diagnosis, nominated),
+        (Outcome::Untried, _) => unschedulable(UNSCHEDULABLE.to_owned()),
+    })
+}
+
+/// Returns what is told of a pod whose group has met an error.
+fn failed(error: String) -> Refused {
+    let failure = Failure { is_error: true, ..Failure::default() };
+    Refused { failure, reason: "SchedulerError", message: error, nominated: None }
 }
 
 /// Returns what is told of a pod that only its group keeps from being scheduled. It is tried again after its back-off.

@@ -12,6 +12,7 @@ mod group;
 mod measure;
 mod permit;
 mod place;
+mod preparing;
 mod report;
 #[cfg(test)]
 mod tests;

@@ -181,17 +181,22 @@ impl Scheduler {
         }
     }
 
-    /// Takes their places from those of the victims that wait, which need not be deleted; returns the others.
+    /// Takes their places from those of the victims that are not about to be bound yet, which need not be deleted; returns
+    /// the others.
     pub(super) fn preempt_waiting(
         &mut self,
         preemptor: &PodInfo,
         node: &str,
         victims: Vec<Arc<PodInfo>>,
     ) -> Vec<Arc<PodInfo>> {
-        let (waiting, others): (Vec<_>, Vec<_>) =
-            victims.into_iter().partition(|victim| self.waiting.contains(&victim.uid));
-        for victim in waiting {
-            self.reject(&victim.uid, Refusal::new(Code::Error, "preempted").by("DefaultPreemption"));
+        let mut others = Vec::new();
+        for victim in victims {
+            if self.waiting.contains(&victim.uid) {
+                self.reject(&victim.uid, Refusal::new(Code::Error, "preempted").by("DefaultPreemption"));
+            } else if !self.binder.call_off(&victim.uid) {
+                others.push(victim);
+                continue;
+            }
             if let Some(recorder) = self.recorders.get(&*preemptor.spec.scheduler) {
                 let message =
                     format!("Preempted by pod {} on node {node} (in kube-scheduler memory).", preemptor.uid);

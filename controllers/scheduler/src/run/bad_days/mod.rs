@@ -4,6 +4,7 @@
 mod core;
 mod crowds;
 mod events;
+mod evictions;
 mod lives;
 mod nodes;
 mod processes;

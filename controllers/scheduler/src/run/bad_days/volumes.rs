@@ -124,6 +124,30 @@ async fn volume_and_claim_are_written_once_and_their_binding_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pod_that_waits_for_its_volumes_gives_way_without_being_deleted() {
+    let api = begin().await;
+    let line = Line::new(&api, Vec::new());
+    let _life = Life::begin(line.client(), ambient(), Config::default());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(patched(&line), ["persistentvolumes v", "persistentvolumeclaims made"]);
+    add_pod(&api, "urgent", "4", json!({"spec": {"priority": 1000}})).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(node_of(&get(&api, "pods", "urgent")), Some("n1"));
+    let victim = get(&api, "pods", "p");
+    assert_eq!((victim["metadata"]["name"].as_str(), node_of(&victim)), (Some("p"), None));
+    let notes: Vec<Value> = api.all("events").into_iter().map(|event| event["note"].clone()).collect();
+    let told = |part: &str| notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains(part)));
+    assert!(told("on node n1 (in kube-scheduler memory)."), "{notes:?}");
+    assert!(told("preempted by DefaultPreemption"), "{notes:?}");
+    send(&api, "DELETE", "/api/v1/namespaces/ns/pods/urgent", &Value::Null).await;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        control(&api).await;
+    }
+    assert_eq!(node_of(&get(&api, "pods", "p")), Some("n1"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn conflict_ends_the_plan_before_anything_else_is_written() {
     let volume = "persistentvolumes v";
     for (plural, path, written) in [

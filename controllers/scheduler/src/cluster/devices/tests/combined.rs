@@ -59,6 +59,13 @@ fn alternatives_give_way_to_later_ones() {
             "q=a r/t=b",
         ),
         ("all of one generation", &["a gen:v5"], &[], &["r / s*all if gen==v6 / t*all if gen==v5"], "r/t=a"),
+        (
+            "of a class",
+            &["a gen:v6", "b gen:v5", "c gen:v5 shared"],
+            &[],
+            &["r / s*all:shared if gen==v6 / t*all:shared if gen==v5"],
+            "r/t=c",
+        ),
         ("none is left", &["a tainted"], &[], &["r / s if device.driver == 'e' / t"], "none"),
         ("one that tolerates", &["a tainted", "b doomed"], &[], &["r / s / t tolerates"], "r/t=b"),
     ]);
@@ -163,7 +170,7 @@ fn configurations_are_those_of_the_requests_that_got_devices() {
 }
 
 /// Returns the slices of a pool with these devices, and with so many units of each counter of `set`.
-fn counted(name: &str, lines: &[&str], counters: &[(&str, i64)]) -> [Value; 2] {
+pub(super) fn counted(name: &str, lines: &[&str], counters: &[(&str, i64)]) -> [Value; 2] {
     let pool = json!({"spec": {"pool": {"resourceSliceCount": 2}}});
     let value = |(name, amount): &(&str, i64)| ((*name).to_owned(), json!({"value": amount.to_string()}));
     let counters = Value::Object(counters.iter().map(value).collect());
@@ -243,4 +250,72 @@ fn devices_to_prepare_come_with_their_conditions_and_in_the_order_of_slices() {
     let tainted = of(&["a units-4 slow doomed", "b units-4"]);
     assert_eq!(found(&tainted, &[], &asking(&["r*2"])), "none");
     assert_eq!(conditions(&tainted, "r*2 tolerates"), shown(&[("a", true), ("b", false)]));
+}
+
+/// Returns the slice of a node with devices of the pool `n`, which has two slices of this generation.
+fn part(node: &str, generation: i64, lines: &[&str]) -> Value {
+    let name = format!("{node}-{generation}-{}", lines[0]);
+    let pool = json!({"name": "n", "generation": generation, "resourceSliceCount": 2});
+    with(drawn("n", lines), json!({"metadata": {"name": name}, "spec": {"nodeName": node, "pool": pool}}))
+}
+
+#[test]
+fn pools_of_several_nodes_are_used_while_they_move() {
+    let rows: &[(&str, &[Value], &str, &str)] = &[
+        ("all of this node", &[part("n", 1, &["a"]), part("other", 1, &["b"])], "r*all", "r=a"),
+        ("one of this node", &[part("n", 1, &["b"]), part("other", 1, &["a"])], "r", "r=b"),
+        ("an old slice", &[part("n", 1, &["a"]), part("other", 2, &["b"])], "r", "none"),
+        (
+            "moved away",
+            &[part("n", 1, &["a"]), part("n", 1, &["b"]), part("other", 2, &["a"]), part("other", 2, &["b"])],
+            "r",
+            "r=a",
+        ),
+        (
+            "moved here",
+            &[part("other", 1, &["a"]), part("other", 1, &["b"]), part("n", 2, &["a"]), part("n", 2, &["b"])],
+            "r",
+            "r=a",
+        ),
+        (
+            "half moved away",
+            &[part("n", 1, &["a"]), part("n", 1, &["b"]), part("other", 2, &["a"])],
+            "r",
+            "r=a",
+        ),
+        (
+            "half moved here",
+            &[part("other", 1, &["a"]), part("other", 1, &["b"]), part("n", 2, &["a"])],
+            "r",
+            "none",
+        ),
+        ("of one name", &[part("n", 1, &["a"]), part("n", 1, &["b", "a"]), drawn("m", &["c"])], "r", "r=c"),
+    ];
+    for (what, slices, request, wanted) in rows {
+        assert_eq!(found(slices, &[], &asking(&[request])), *wanted, "{what}");
+    }
+    let in_use = json!([{"request": "r", "driver": "d", "pool": "m", "device": "c"}]);
+    assert_eq!(
+        found(rows.last().unwrap().1, &[in_use], &asking(&["r"])),
+        "invalid resource pools were encountered"
+    );
+}
+
+#[test]
+fn all_choices_across_slices_and_pools_are_tried() {
+    let whole = [drawn("n", &["a", "b", "c", "d"])];
+    let slices = [part("n", 1, &["a", "b"]), part("n", 1, &["c", "d"])];
+    let pools = [part("n", 1, &["a"]), part("n", 1, &["b"]), drawn("m", &["c", "d"])];
+    let many = ["k", "l", "m", "n"].map(|name| drawn(name, &["a"]));
+    for cluster in [&whole[..], &slices, &pools, &many] {
+        assert_eq!(found(cluster, &[], &asking(&["r*5"])), "none");
+        assert_ne!(found(cluster, &[], &asking(&["r*4"])), "none");
+    }
+    let two_and_x = asking(&["r*2; s if gen==x"]);
+    assert_eq!(found(&[drawn("n", &["a gen:x", "b gen:y", "c gen:y"])], &[], &two_and_x), "r=b r=c s=a");
+    let apart = [part("n", 1, &["a gen:x"]), part("n", 1, &["b gen:y"]), drawn("m", &["c gen:y slow"])];
+    assert_eq!(found(&apart, &[], &two_and_x), "r=b r=c s=a", "what has to be prepared comes last");
+    let alternatives = asking(&["r / s*3 if gen==y / t*2; u / v*2 / w if gen==x"]);
+    let three = [drawn("n", &["a gen:x", "b gen:y", "c gen:y"])];
+    assert_eq!(found(&three, &[], &alternatives), "r/t=b r/t=c u/w=a");
 }

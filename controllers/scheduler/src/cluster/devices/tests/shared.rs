@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::combined::counted;
 use super::{asking, drawn, found, used};
 
 /// Returns a use of so much `bw` of a device by another claim.
@@ -62,4 +63,20 @@ fn shares_give_way_to_other_requests() {
     assert_eq!(distinct(1, "r bw=1; s bw=1"), "none", "a device is not distinct from itself");
     assert_eq!(distinct(2, "r bw=1; s bw=1"), "r=a s=b");
     assert_eq!(distinct(2, "r / t bw=9 / u bw=1; s bw=1"), "r/u=a s=b", "alternatives");
+}
+
+#[test]
+fn shared_devices_take_of_the_counters_of_their_pool_once() {
+    let get = |lines: &[&str], units: i64, uses: &[Value], claim: &str| {
+        found(&counted("n", lines, &[("units", units)]), uses, &asking(&[claim]))
+    };
+    let parts = &["a mem=4 units-4 shared", "b mem=6 units-6 shared", "c mem=4 units-4 shared"];
+    let alternatives = "r:shared; s / t:shared if mem>=6 / u:shared if mem>=4";
+    assert_eq!(get(parts, 8, &[], alternatives), "r=a s/u=c");
+    let modes = &["a bw=1 gen:x units-1 shared", "b bw=1 gen:y units-1 shared"];
+    assert_eq!(get(modes, 1, &[share("a", "1")], "r:shared bw=1 if gen==y"), "none", "the other has them");
+    assert_eq!(get(modes, 2, &[share("a", "1")], "r:shared bw=1 if gen==y"), "r=b");
+    let amounts = &["a bw=2 units-2 shared", "b bw=4 units-4 shared", "c bw=2 units-2 shared"];
+    let three = "r bw=1; q bw=2; s / t bw=1 if bw>=4 / u bw=1 if bw>=2";
+    assert_eq!(get(amounts, 4, &[], three), "r=a q=c s/u=a");
 }
