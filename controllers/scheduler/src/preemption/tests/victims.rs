@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::default_profile;
 
-/// Why, the nodes, their pods, the pod, and the candidates: `NODE: VICTIM…`, with `/NUMBER` of violations of budgets.
+/// Reason, the nodes, their pods, the pod, and the candidates: `NODE: VICTIM…`, with `/NUMBER` of violations of budgets.
 type Row =
     (&'static str, &'static [&'static str], &'static [&'static str], &'static str, &'static [&'static str]);
 

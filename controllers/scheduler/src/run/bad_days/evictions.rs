@@ -10,7 +10,7 @@ const GONE: Failure = Failure::Refused(404, "NotFound", "");
 const REPLACED: Failure = Failure::Refused(409, "Conflict", "");
 const FAILS: Failure = Failure::Refused(500, "InternalError", "");
 
-/// What, the number of victims, the verb and the victim whose request fails, and how; the requests, and whether all victims
+/// Purpose, the number of victims, the verb and the victim whose request fails, and how; the requests, and whether all victims
 /// are being deleted.
 type Row<'a> =
     (&'a str, usize, Option<(&'static [&'static str], &'static str, Failure)>, &'a [&'a str], bool);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{allocate, asking, devices, drawn, found, slice, used, with};
 
-/// What, the devices of the pool `n`, those that are in use, the claims, and the devices that they get.
+/// Purpose, the devices of the pool `n`, those that are in use, the claims, and the devices that they get.
 type Row<'a> = (&'a str, &'a [&'a str], &'a [&'a str], &'a [&'a str], &'a str);
 
 fn check(rows: &[Row<'_>]) {

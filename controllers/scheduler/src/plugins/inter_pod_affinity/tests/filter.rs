@@ -6,7 +6,7 @@ use crate::framework::{Code, Plugin, PreFilter};
 use crate::plugins::sketch;
 use crate::pod::PodInfo;
 
-/// Why, the pods that are there, the pod, and the answer for each node: `+` if it passes, `N` if no pod is near that has to
+/// Reason, the pods that are there, the pod, and the answer for each node: `+` if it passes, `N` if no pod is near that has to
 /// be, `A` if one is near that may not be, `E` if a pod that is there keeps the pod away; `skip` if nothing is to filter.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
 

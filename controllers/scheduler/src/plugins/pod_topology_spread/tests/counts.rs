@@ -13,7 +13,7 @@ const A_X: &[&str] = &["a zone=1 node=a", "x zone=2 node=x"];
 const A_B_X: &[&str] = &["a zone=1 node=a", "b zone=1 node=b", "x zone=2 node=x"];
 const A_B_Y: &[&str] = &["a zone=1 node=a", "b zone=1 node=b", "y zone=2 node=y"];
 
-/// Why, the nodes, their pods, the pod, its constraints without their skew, and for each of them the least skew of each node.
+/// Reason, the nodes, their pods, the pod, its constraints without their skew, and for each of them the least skew of each node.
 type Row = (
     &'static str,
     &'static [&'static str],

@@ -14,7 +14,7 @@ const THREE: &[&str] = &["a node=a", "b node=b", "c node=c"];
 const SELECTED: &[&str] = &["a node=a foo=", "b node=b foo=", "x node=x foo=", "y node=y"];
 const TAINTED: &[&str] = &["a node=a", "b node=b", "x node=x", "y node=y !full:NoSchedule"];
 
-/// Why, the nodes, their pods, the pod, and the answer for each node: `+` if it passes, `U` if another pod is too many there,
+/// Reason, the nodes, their pods, the pod, and the answer for each node: `+` if it passes, `U` if another pod is too many there,
 /// `M` if a label is missing.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str, &'static str);
 

@@ -20,7 +20,7 @@ fn scores(plugin: &PodTopologySpread, cluster: &mut Cluster, pod: &str, feasible
     plugin.register(&pod, cluster);
     let scores = plugin.score(&pod, cluster, &nodes);
     assert_eq!(scores, before, "they do not depend on whether the pod is registered");
-    scores
+    Some(scores?.to_vec(nodes.len()))
 }
 
 /// Returns a cluster of nodes, each of them with its name as hostname.
