@@ -12,6 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::cluster::devices::{
@@ -117,8 +118,9 @@ impl DeviceBinder {
         this
     }
 
-    /// Writes what is planned, and returns once all devices are ready. `held` gets the claims as they were written, also if
-    /// that fails.
+    /// Writes what is planned, and returns once all devices are ready, or `off` is cancelled: what has begun to be written then
+    /// is written, so that its devices are not given to others, and nothing more. `held` gets the claims as they were
+    /// written, also if that fails.
     ///
     /// # Errors
     ///
@@ -130,12 +132,13 @@ impl DeviceBinder {
         event: Option<(&SeriesRecorder, ObjectReference)>,
         held: &mut Vec<Held>,
         told: Told<'_>,
+        off: &CancellationToken,
     ) -> Result<(), DeviceError> {
-        for one in &plan.claims {
+        for one in plan.claims.iter().take_while(|_| !off.is_cancelled()) {
             held.push(Held { claim: Arc::clone(&one.claim), is_made: false });
             let Some(last) = held.last_mut() else { continue };
             if one.allocation.is_some() || !is_reserved(&one.claim, &plan.uid) {
-                self.bind_claim(client, plan, one, last, told).await?;
+                self.bind_claim(client, plan, one, last, told, off).await?;
             }
         }
         if !held.iter().any(|held| has_conditions(&held.claim)) {
@@ -145,10 +148,14 @@ impl DeviceBinder {
             let text = format!("waiting for binding conditions for device on node {}", plan.node);
             recorder.normal(reference, "BindingConditionsPending", "Scheduling", text);
         }
-        let ready = self.ready(plan, held);
-        tokio::time::timeout(plan.timeout, ready).await.unwrap_or_else(|_| {
-            Err(DeviceError::Stuck("device binding timeout: context deadline exceeded".to_owned()))
-        })
+        let ready = tokio::time::timeout(plan.timeout, self.ready(plan, held));
+        match off.run_until_cancelled(ready).await {
+            Some(Ok(ready)) => ready,
+            Some(Err(_)) => {
+                Err(DeviceError::Stuck("device binding timeout: context deadline exceeded".to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Writes the devices and the pod into the status of a claim, which is made before if need be.
@@ -159,6 +166,7 @@ impl DeviceBinder {
         one: &ClaimPlan,
         held: &mut Held,
         told: Told<'_>,
+        off: &CancellationToken,
     ) -> Result<(), DeviceError> {
         let api = api(client, &one.claim);
         if one.made_for.is_some() {
@@ -186,7 +194,7 @@ impl DeviceBinder {
         held.claim = Arc::clone(&written);
         told(Arc::clone(&written));
         if let Some(mappings) = &one.made_for {
-            self.seen(&written).await;
+            off.run_until_cancelled(self.seen(&written)).await;
             tell_pod(client, plan, name(&written), mappings).await?;
         }
         Ok(())

@@ -12,6 +12,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 pub use self::progress::Stuck;
 use self::progress::{State, Versions, is_done};
@@ -179,19 +180,25 @@ impl VolumeBinder {
         this
     }
 
-    /// Writes what is planned, and returns once all claims are bound. Each write names the version that the choice was based
-    /// on, so that no volume is given twice and no claim gets two nodes.
+    /// Writes what is planned, and returns once all claims are bound, or `off` is cancelled: what has begun to be written then
+    /// is written, and nothing more. Each write names the version that the choice was based on, so that no volume is given
+    /// twice and no claim gets two nodes.
     ///
     /// # Errors
     ///
     /// Returns why the pod has to be placed anew.
-    pub async fn bind(&self, client: &Client, plan: &VolumePlan) -> Result<(), VolumeError> {
+    pub async fn bind(
+        &self,
+        client: &Client,
+        plan: &VolumePlan,
+        off: &CancellationToken,
+    ) -> Result<(), VolumeError> {
         let wait = self.waiting.begin(subjects(plan));
         let mut written = Versions::default();
-        for (claim, volume) in &plan.take {
+        for (claim, volume) in plan.take.iter().take_while(|_| !off.is_cancelled()) {
             written.volumes.push(self.take(client, claim, volume).await?);
         }
-        for claim in &plan.make {
+        for claim in plan.make.iter().take_while(|_| !off.is_cancelled()) {
             written.claims.push(self.select(client, claim).await?);
         }
         let bound = async {
@@ -200,8 +207,10 @@ impl VolumeBinder {
             }
             Ok(())
         };
-        let bound = tokio::time::timeout(plan.timeout, bound).await;
-        bound.unwrap_or(Err(Stuck::Timeout)).map_err(VolumeError::Stuck)
+        match off.run_until_cancelled(tokio::time::timeout(plan.timeout, bound)).await {
+            Some(bound) => bound.unwrap_or(Err(Stuck::Timeout)).map_err(VolumeError::Stuck),
+            None => Ok(()),
+        }
     }
 
     /// Reserves a volume for a claim, unless it is by now; returns the version of the volume.

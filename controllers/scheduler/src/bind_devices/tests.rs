@@ -108,7 +108,7 @@ async fn bind(
 ) -> (Result<(), String>, Vec<String>, Value, Vec<Held>) {
     let (client, server) = server(stored, codes);
     let mut held = Vec::new();
-    let bound = binder().bind(&client, plan, None, &mut held, &|_| {}).await;
+    let bound = binder().bind(&client, plan, None, &mut held, &|_| {}, &CancellationToken::new()).await;
     let server = server.lock().unwrap();
     let asked = server.asked.iter().map(|(what, _)| what.clone()).collect();
     (bound.map_err(|error| error.event_text()), asked, server.claim.clone(), held)

@@ -85,12 +85,12 @@ pub fn group_of(pod: &PodInfo) -> Option<ObjectKey> {
 }
 
 impl Groups {
-    /// Replaces a PodGroup, and returns it as it was.
+    /// Replaces a PodGroup, and returns it as it was; `None` if it is new. Another one of the same name is new: pods wait for
+    /// one to be added.
     pub fn set_object(&mut self, key: &ObjectKey, new: Option<Arc<PodGroup>>) -> Option<Arc<PodGroup>> {
-        match new {
-            Some(new) => self.objects.insert(key.clone(), new),
-            None => self.objects.remove(key),
-        }
+        let Some(new) = new else { return self.objects.remove(key) };
+        let uid = new.metadata.uid.clone();
+        self.objects.insert(key.clone(), new).filter(|old| old.metadata.uid == uid)
     }
 
     pub fn object(&self, key: &ObjectKey) -> Option<&Arc<PodGroup>> {
@@ -229,6 +229,20 @@ mod tests {
         assert_eq!(counts(&trial), (2, 1, texts(&["bound"]), texts(&["waiting"])));
         drop(trial);
         assert_eq!(counts(&cluster), before);
+    }
+
+    #[test]
+    fn group_that_is_made_again_is_new() {
+        let group = |uid: &str| {
+            let object = json!({"metadata": {"name": "g", "namespace": "ns", "uid": uid},
+                "spec": {"schedulingPolicy": {"basic": {}}}});
+            Some(Arc::new(serde_json::from_value::<PodGroup>(object).unwrap()))
+        };
+        let mut groups = Groups::default();
+        assert!(groups.set_object(&key(), group("1")).is_none());
+        assert!(groups.set_object(&key(), group("1")).is_some());
+        assert!(groups.set_object(&key(), group("2")).is_none());
+        assert!(groups.set_object(&key(), None).is_some());
     }
 
     #[test]

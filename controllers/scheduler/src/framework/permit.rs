@@ -96,7 +96,7 @@ pub fn permit(
             Permit::Allow => {}
             Permit::Wait { reason, timeout } => {
                 waits.plugins.push((name, timeout.min(limits::PERMIT_WAIT)));
-                // The last one is told.
+                // The message is that of the last plugin that waits.
                 waits.message =
                     format!("{reason}, one or more plugins asked to wait and no plugin rejected pod");
             }

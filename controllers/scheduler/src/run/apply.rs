@@ -173,6 +173,7 @@ impl Scheduler {
 
     /// Applies the outcome of a binding.
     fn bound(&mut self, pod: &Arc<PodInfo>, outcome: Outcome) {
+        self.binder.ended(&pod.uid);
         self.cluster.devices.settle(pod);
         // Without an entry, the cache has shown the pod bound or gone meanwhile.
         if !self.binding.contains_key(&pod.uid) {

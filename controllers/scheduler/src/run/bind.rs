@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use serde::de::IgnoredAny;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::extend::{self, ExtenderBinder};
@@ -103,8 +104,12 @@ impl Binder {
     pub fn bind(&self, placed: Placed) {
         self.metrics.binding();
         let binder = self.clone();
+        let off = match placed.plans.is_empty() {
+            true => CancellationToken::new(),
+            false => self.preparing.begin(&placed.pod.uid),
+        };
         tokio::spawn(async move {
-            let outcome = binder.try_bind(&placed).await;
+            let outcome = binder.try_bind(&placed, &off).await;
             match &outcome {
                 Outcome::Bound => {
                     binder.metrics.bound(placed.attempt, Instant::now());
@@ -125,6 +130,11 @@ impl Binder {
         self.preparing.call_off(uid)
     }
 
+    /// Notes that the loop has heard of the end of a binding.
+    pub fn ended(&self, uid: &Uid) {
+        self.preparing.ended(uid);
+    }
+
     /// Tells plugins that a pod was bound.
     fn post_bind(&self, placed: &Placed) {
         let Some(profile) = self.profiles.get(placed.attempt.profile) else { return };
@@ -139,17 +149,13 @@ impl Binder {
     }
 
     /// Writes what plugins have planned and the binding; undoes what can be undone if the pod is not bound.
-    async fn try_bind(&self, placed: &Placed) -> Outcome {
+    async fn try_bind(&self, placed: &Placed, off: &CancellationToken) -> Outcome {
         let (profile, began) = (placed.attempt.profile, Instant::now());
         let mut held = Vec::new();
-        let prepared = match placed.plans.is_empty() {
-            true => Ok(()),
-            false => {
-                let work = self.carry_out(placed, &mut held);
-                let called_off = || Err(Outcome::Failed("preempted by DefaultPreemption".to_owned()));
-                self.preparing.run(&placed.pod.uid, work).await.unwrap_or_else(called_off)
-            }
-        };
+        let prepared = self.carry_out(placed, off, &mut held).await.and_then(|()| {
+            let called_off = || Outcome::Failed("preempted by DefaultPreemption".to_owned());
+            self.preparing.passes(&placed.pod.uid).then_some(()).ok_or_else(called_off)
+        });
         let status = prepared.as_ref().map_or_else(Outcome::status, |()| Status::Success);
         self.metrics.stage(profile, Stage::PreBind, status, began.elapsed());
         let outcome = match prepared {
@@ -173,22 +179,28 @@ impl Binder {
         outcome
     }
 
-    /// Writes what plugins have planned, which can take minutes. `held` gets the claims of devices as they were written.
-    async fn carry_out(&self, placed: &Placed, held: &mut Vec<Held>) -> Result<(), Outcome> {
+    /// Writes what plugins have planned, which can take minutes, unless `off` is cancelled. `held` gets the claims of devices as
+    /// they were written.
+    async fn carry_out(
+        &self,
+        placed: &Placed,
+        off: &CancellationToken,
+        held: &mut Vec<Held>,
+    ) -> Result<(), Outcome> {
         let told = |claim: Arc<ResourceClaim>| {
             self.updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
         };
         for plan in &placed.plans {
             match plan {
                 PreBind::Volumes(plan) => {
-                    self.volumes.bind(&self.client, plan).await.map_err(|error| {
+                    self.volumes.bind(&self.client, plan, off).await.map_err(|error| {
                         self.metrics.volumes_failed();
                         not_bound(placed, "VolumeBinding", &error, &error.event_text())
                     })?;
                 }
                 PreBind::Devices(plan) => {
                     let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
-                    let bound = self.devices.bind(&self.client, plan, event, held, &told).await;
+                    let bound = self.devices.bind(&self.client, plan, event, held, &told, off).await;
                     bound.map_err(|error| {
                         not_bound(placed, "DynamicResources", &error, &error.event_text())
                     })?;

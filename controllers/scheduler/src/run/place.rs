@@ -225,14 +225,16 @@ impl Scheduler {
             return node;
         }
         self.measured.metrics.preempting(number);
-        let victims = self.preempt_waiting(pod, &node, victims);
+        let deleted = self.preempt_waiting(pod, &node, victims.clone());
         self.cluster.nominated.set_preempting(&pod.uid, true);
-        self.victims.insert(pod.uid.clone(), victims.clone());
+        // Those whose bindings are called off keep their places until that is done.
+        victims.retain(|victim| self.cluster.placed(victim).is_some());
+        self.victims.insert(pod.uid.clone(), victims);
         let recorder = self.recorders.get(&*pod.spec.scheduler).cloned();
         let eviction = Eviction {
             preemptor: Arc::clone(pod),
             node: Arc::clone(&node),
-            victims,
+            victims: deleted,
             outdone,
             recorder,
             lanes: self.binder.lanes(),

@@ -1,37 +1,43 @@
-//! Pods whose volumes and devices are being written and waited for, which can be called off until they are bound.
+//! Pods whose volumes and devices are being written and waited for. Until they are bound, their bindings can be called off.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_meta::uid::Uid;
 use tokio_util::sync::CancellationToken;
 
-/// The pods that are being prepared. Clones share them.
+/// The pods that are being prepared, each with a token that is cancelled if its binding is called off. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Preparing(Arc<Mutex<BTreeMap<Uid, CancellationToken>>>);
 
 impl Preparing {
-    /// Prepares the binding of a pod; returns `None` if it was called off before the end. What was on its way to the API
-    /// server then may still be carried out, as if the process had ended.
-    pub async fn run<T>(&self, uid: &Uid, work: impl Future<Output = T>) -> Option<T> {
+    /// Adds a pod; returns its token.
+    pub fn begin(&self, uid: &Uid) -> CancellationToken {
         let token = CancellationToken::new();
         self.lock().insert(uid.clone(), token.clone());
-        let done = token.run_until_cancelled(work).await;
-        // Whoever calls it off removes it: later, it is too late.
-        let is_kept = self.lock().remove(uid).is_some();
-        done.filter(|_| is_kept)
+        token
     }
 
-    /// Calls off the binding of a pod; returns `false` if it is not being prepared.
+    /// Calls off the binding of a pod, which may have been called off before; returns `false` if it is too late.
     pub fn call_off(&self, uid: &Uid) -> bool {
-        match self.lock().remove(uid) {
-            Some(token) => {
-                token.cancel();
-                true
-            }
-            None => false,
+        let all = self.lock();
+        let token = all.get(uid);
+        token.inspect(|token| token.cancel()).is_some()
+    }
+
+    /// Returns `true` if a pod that has been prepared may be bound; it can no longer be called off then.
+    pub fn passes(&self, uid: &Uid) -> bool {
+        let mut all = self.lock();
+        let passes = all.get(uid).is_none_or(|token| !token.is_cancelled());
+        if passes {
+            all.remove(uid);
         }
+        passes
+    }
+
+    /// Removes a pod whose binding has ended.
+    pub fn ended(&self, uid: &Uid) {
+        self.lock().remove(uid);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uid, CancellationToken>> {
@@ -43,17 +49,22 @@ impl Preparing {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn work_is_called_off_before_its_end_and_not_after() {
+    #[test]
+    fn binding_is_called_off_before_it_passes_and_not_after() {
         let (preparing, uid) = (Preparing::default(), Uid::from("a"));
-        assert_eq!(preparing.run(&uid, async { 1 }).await, Some(1));
         assert!(!preparing.call_off(&uid));
-        let (other, name) = (preparing.clone(), uid.clone());
-        let work = tokio::spawn(async move { other.run(&name, std::future::pending::<()>()).await });
-        tokio::task::yield_now().await;
-        assert!(preparing.call_off(&uid) && !preparing.call_off(&uid));
-        assert_eq!(work.await.unwrap(), None);
-        // Called off while its last step is taken.
-        assert_eq!(preparing.run(&uid, async { preparing.call_off(&uid) }).await, None);
+        let token = preparing.begin(&uid);
+        assert!(preparing.passes(&uid) && !preparing.call_off(&uid) && !token.is_cancelled());
+    }
+
+    #[test]
+    fn binding_that_is_called_off_stays_so_until_its_end() {
+        let (preparing, uid) = (Preparing::default(), Uid::from("a"));
+        let token = preparing.begin(&uid);
+        assert!(preparing.call_off(&uid) && token.is_cancelled());
+        assert!(!preparing.passes(&uid));
+        assert!(preparing.call_off(&uid), "a second preemptor need not delete it either");
+        preparing.ended(&uid);
+        assert!(!preparing.call_off(&uid));
     }
 }

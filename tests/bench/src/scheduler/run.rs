@@ -51,6 +51,12 @@ pub fn run(report: &Report, plan: &Plan, case: &str, workload: &Workload) {
                 Ok(())
             });
         }
+        if wants(plan, Subject::Limit) && wants(plan, Subject::Hawser) {
+            // A turn counts if both have had theirs.
+            let whole = limits.len().min(ours.len());
+            limits.truncate(whole);
+            ours.truncate(whole);
+        }
     }
     let limits_of = |of: fn(&Rates) -> f64| limits.iter().map(of).collect::<Vec<_>>();
     let both = limits_of(|rates| rates.both);

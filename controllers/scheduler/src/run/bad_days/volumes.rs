@@ -113,7 +113,7 @@ async fn volume_and_claim_are_written_once_and_their_binding_is_waited_for() {
     let line = Line::new(&api, Vec::new());
     let (client, plan) = (line.client(), plan(&api));
     let binder = binder(&client).await;
-    let bound = tokio::spawn(async move { binder.bind(&client, &plan).await });
+    let bound = tokio::spawn(async move { binder.bind(&client, &plan, &CancellationToken::new()).await });
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!bound.is_finished(), "the controller has not bound the claims");
     assert_eq!(patched(&line), ["persistentvolumes v", "persistentvolumeclaims made"]);
@@ -161,7 +161,7 @@ async fn conflict_ends_the_plan_before_anything_else_is_written() {
         // Somebody else changes the object in the same moment.
         api.set_lag(plural, Duration::from_secs(5));
         send(&api, "PATCH", &path, &json!({"metadata": {"labels": {"a": "b"}}})).await;
-        let error = binder.bind(&client, &plan).await.unwrap_err();
+        let error = binder.bind(&client, &plan, &CancellationToken::new()).await.unwrap_err();
         assert!(
             matches!(&error, VolumeError::Write { source, .. }
             if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409)),
@@ -181,7 +181,7 @@ async fn claims_that_nobody_binds_end_the_wait_with_the_time_of_the_plan() {
     let (client, plan) = (api.client(), VolumePlan { timeout: Duration::from_secs(30), ..plan(&api) });
     let binder = binder(&client).await;
     let since = Instant::now();
-    let error = binder.bind(&client, &plan).await.unwrap_err();
+    let error = binder.bind(&client, &plan, &CancellationToken::new()).await.unwrap_err();
     assert_eq!(since.elapsed().as_secs(), 30);
     assert!(matches!(error, VolumeError::Stuck(Stuck::Timeout)));
     assert_eq!(error.event_text(), "binding volumes: context deadline exceeded");
@@ -196,7 +196,7 @@ async fn plan_whose_pod_or_node_goes_ends_at_once() {
         let api = begin().await;
         let (client, plan) = (api.client(), plan(&api));
         let binder = binder(&client).await;
-        let bound = tokio::spawn(async move { binder.bind(&client, &plan).await });
+        let bound = tokio::spawn(async move { binder.bind(&client, &plan, &CancellationToken::new()).await });
         tokio::time::sleep(Duration::from_secs(5)).await;
         let since = Instant::now();
         send(&api, "DELETE", path, &json!({})).await;
