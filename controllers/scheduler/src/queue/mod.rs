@@ -49,7 +49,7 @@ use crate::pod::PodInfo;
 pub const EXTENDER: &str = "Extender";
 
 /// A pod no longer uses a node.
-const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
+pub(crate) const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
 /// Settings of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

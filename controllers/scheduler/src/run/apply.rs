@@ -17,15 +17,13 @@ use crate::cluster::terms::Owner;
 use crate::events;
 use crate::framework::{Actions, Change, Event, Resource, Versions};
 use crate::pod::PodInfo;
-use crate::queue::Failure;
+use crate::queue::{Failure, POD_REMOVED};
 use crate::selecting::{Selecting, Selects};
 
 /// A pod that uses a node is there from now on.
 const POD_ADDED: Event = Event::new(Resource::AssignedPod, Actions::ADD);
 /// A pod waits for a node from now on.
 const UNSCHEDULED_ADDED: Event = Event::new(Resource::UnscheduledPod, Actions::ADD);
-/// A pod no longer uses a node.
-const POD_REMOVED: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 
 impl Scheduler {
     pub(super) fn apply(&mut self, update: Update) {

@@ -133,7 +133,7 @@ impl Scheduler {
         self.measured.metrics.failed(attempt.profile, verdict, now - attempt.began);
         info!(pod = %pod.key(), error = message_of(&diagnosis), "not permitted");
         self.give_back(&pod, &diagnosis, now);
-        // What the pod has had is free for others.
+        // Its place, and all that was reserved for it, is free for others.
         self.queue.displaced(&as_placed, &self.cluster, now);
     }
 

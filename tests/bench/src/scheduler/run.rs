@@ -71,12 +71,13 @@ pub fn run(report: &Report, plan: &Plan, case: &str, workload: &Workload) {
     if let Some(program) = Program::kube_scheduler() {
         let subject = program.subject();
         report.attempt(&format!("{case} by {subject}"), || {
-            rows(report, case, subject, &[measure(workload, &program)?], &both)
+            let middle: Vec<f64> = (!both.is_empty()).then(|| quantile(&both, 0.5)).into_iter().collect();
+            rows(report, case, subject, &[measure(workload, &program)?], &middle)
         });
     }
 }
 
-/// Writes the figures of a scheduler, beside those of an API server alone in the same turns.
+/// Writes the figures of a scheduler, one for each turn, and their ratios to the rates of an API server alone.
 fn rows(report: &Report, case: &str, subject: &str, figures: &[Figures], limits: &[f64]) -> Result<()> {
     if figures.is_empty() {
         return Ok(());
