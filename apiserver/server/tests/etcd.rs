@@ -201,6 +201,8 @@ async fn a_server_outlives_etcd_that_goes_away() {
     let (mut etcd, api) = start().await;
     let version = api.config_map("a", json!({})).await;
     let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+    // The cache follows etcd a moment later; this read waits until it holds the object.
+    api.get(&format!("{MAPS}/a?resourceVersion={version}")).await.expect(200);
     etcd.kill();
     without_etcd(&api, &version).await;
     etcd.start_again().await;
