@@ -1,6 +1,5 @@
 //! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +7,7 @@ use apiserver_schema::meta;
 use apiserver_schema::ordered;
 use apiserver_schema::ordered::Metadata;
 use apiserver_schema::protobuf;
-use apiserver_schema::protobuf::{Backward, Borrowed, Message, Unencodable};
+use apiserver_schema::protobuf::{Backward, Message, Object, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
@@ -360,20 +359,18 @@ impl Entry {
     /// length.
     pub fn put_protobuf(&self, out: &mut Backward, message: Message) -> Result<(), Untranslatable> {
         let before = out.len();
-        let object = self.tree(self.revision);
-        protobuf::encode_into(out, message, &object).map_err(|cause| self.untranslatable(cause))?;
+        let object = self.fields_of(message, self.revision)?;
+        protobuf::encode_into(out, &object).map_err(|cause| self.untranslatable(cause))?;
         self.protobuf_len.store(u32::try_from(out.len() - before).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
 
-    /// The object as a tree over the stored bytes, with that resource version.
-    fn tree(&self, revision: Revision) -> Borrowed<'_> {
-        let mut object = Borrowed::parse(text_in(&self.stored)).unwrap_or(Borrowed::Null);
-        let version = Borrowed::Text(Cow::Owned(revision.to_string()));
-        if let Some(metadata) = object.member_mut("metadata") {
-            metadata.insert("resourceVersion", version);
-        }
-        object
+    /// The object's fields, read from the stored bytes, with that resource version.
+    fn fields_of(&self, message: Message, revision: Revision) -> Result<Object<'_>, Untranslatable> {
+        let object = Object::parse(message, text_in(&self.stored));
+        let mut object = object.map_err(|cause| self.untranslatable(cause))?;
+        object.set_resource_version(revision.to_string());
+        Ok(object)
     }
 
     /// Bytes of the object's message, if they have been counted.
@@ -388,8 +385,8 @@ impl Entry {
         revision: Option<Revision>,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let object = self.tree(revision.unwrap_or(self.revision));
-        protobuf::watch_frame(event.name(), message, &object)
+        let object = self.fields_of(message, revision.unwrap_or(self.revision))?;
+        protobuf::watch_frame(event.name(), &object)
             .map(Bytes::from)
             .map_err(|cause| self.untranslatable(cause))
     }

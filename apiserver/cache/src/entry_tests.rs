@@ -30,8 +30,10 @@ fn metadata_alone_are_those_of_the_object() {
         let entry = read(stored, &[]);
         let object: Value = serde_json::from_slice(&entry.object()).unwrap();
         assert_eq!(entry.metadata(), object["metadata"], "{stored}");
-        let tree = serde_json::to_value(entry.tree(entry.revision)).unwrap();
-        assert_eq!(tree, object, "{stored}");
+        let message = protobuf::of_kind("v1", "Pod").unwrap();
+        let mut encoded = Backward::default();
+        entry.put_protobuf(&mut encoded, message).unwrap();
+        assert_eq!(encoded.as_slice(), protobuf::encode(message, &object).unwrap(), "{stored}");
     }
 }
 

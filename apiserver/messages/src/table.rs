@@ -1,5 +1,7 @@
 //! The messages. The statics are arrays of integers in read-only memory, as those of the type graph.
 
+use std::fmt;
+
 /// A piece of `NAMES`: where, and how long.
 #[derive(Clone, Copy)]
 struct Name(u32, u8);
@@ -157,6 +159,12 @@ include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 /// A message of the table.
 #[derive(Clone, Copy)]
 pub struct Message(&'static RawMessage);
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 impl Message {
     /// `core/v1.Pod`

@@ -79,6 +79,7 @@ impl Backward {
     }
 
     /// Puts bytes before everything else.
+    #[inline]
     pub fn put(&mut self, content: &[u8]) {
         if self.start < content.len() {
             self.grow(content.len());
@@ -92,6 +93,7 @@ impl Backward {
         self.bytes.extend_from_slice(content);
     }
 
+    #[cold]
     fn grow(&mut self, wanted: usize) {
         let more = wanted.max(self.bytes.len()).max(ROOM);
         let mut bytes = vec![0; more + self.bytes.len()];
@@ -102,6 +104,9 @@ impl Backward {
 
     /// Puts a number.
     pub fn varint(&mut self, mut value: u64) {
+        if value < 0x80 {
+            return self.put(&[value as u8]);
+        }
         let (mut bytes, mut length) = ([0; 10], 0);
         while value >= 0x80 {
             bytes[length] = (value & 0x7f) as u8 | 0x80;

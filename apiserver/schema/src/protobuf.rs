@@ -30,7 +30,7 @@ pub use crate::messages::{
     Backward, Encoded, Field, Kind, MAGIC, MEDIA_TYPE, Malformed, Message, Reading, Shape, at, head,
     is_envelope, kinds, message, messages, of_kind,
 };
-pub use tree::{Borrowed, Members, Tree, View};
+pub use tree::Object;
 
 /// Returns the message of the kind that the object names.
 pub fn of_object(object: &Value) -> Option<Message> {
@@ -50,7 +50,7 @@ pub fn to_envelope(object: &Value) -> Result<Vec<u8>, Unencodable> {
     let message = of_kind(api_version, kind)
         .ok_or_else(|| Unencodable::Kind { api_version: api_version.to_owned(), kind: kind.to_owned() })?;
     let mut out = Backward::default();
-    encode_into(&mut out, message, object)?;
+    encode_into(&mut out, &Object::of(message, object)?)?;
     close_envelope(&mut out, api_version, kind);
     Ok(out.finish())
 }
@@ -89,7 +89,7 @@ pub fn list_head(
 ) -> Result<Vec<u8>, Unencodable> {
     let mut list = Backward::default();
     if let Some(message) = message("meta/v1.ListMeta") {
-        encode_into(&mut list, message, metadata)?;
+        encode_into(&mut list, &Object::of(message, metadata)?)?;
     }
     list.close(1, 0);
     let mut out = envelope_head(api_version, kind, list.len() + items);
@@ -99,15 +99,10 @@ pub fn list_head(
 
 /// An event of a watch: four bytes of length, highest first, and a message of the event's type and
 /// the object in its envelope.
-pub fn watch_frame<T: Tree>(event: &str, message: Message, object: &T) -> Result<Vec<u8>, Unencodable> {
+pub fn watch_frame(event: &str, object: &Object<'_>) -> Result<Vec<u8>, Unencodable> {
     let mut out = Backward::default();
-    encode_into(&mut out, message, object)?;
-    let named = |name: &str| match object.view() {
-        View::Object(members) => members.member(name).map_or(View::Null, Tree::view),
-        _ => View::Null,
-    };
-    let text = |name: &str| if let View::Text(text) = named(name) { text } else { "" };
-    close_envelope(&mut out, text("apiVersion"), text("kind"));
+    encode_into(&mut out, object)?;
+    close_envelope(&mut out, &object.api_version, &object.kind);
     out.close(1, 0);
     out.close(2, 0);
     out.bytes(1, event.as_bytes());

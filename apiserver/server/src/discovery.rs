@@ -208,7 +208,8 @@ fn aggregated_encoded(document: &Document, version: Aggregated) -> Result<Docume
     // The message of the older version is the same.
     let message = protobuf::of_kind("apidiscovery.k8s.io/v2", kind).ok_or_else(negotiate::not_acceptable)?;
     let mut out = protobuf::Backward::default();
-    protobuf::encode_into(&mut out, message, &value).map_err(|error| failed(&error))?;
+    let object = protobuf::Object::of(message, &value).map_err(|error| failed(&error))?;
+    protobuf::encode_into(&mut out, &object).map_err(|error| failed(&error))?;
     protobuf::close_envelope(&mut out, &format!("apidiscovery.k8s.io/{}", version.version()), kind);
     Ok(Document::of(Bytes::from(out.finish())))
 }

@@ -48,7 +48,8 @@ fn config_map(name: &str, version: &str) -> Value {
 }
 
 fn frame(event: &str, object: &Value) -> Vec<u8> {
-    protobuf::watch_frame(event, protobuf::of_object(object).unwrap(), object).unwrap()
+    let object = protobuf::Object::of(protobuf::of_object(object).unwrap(), object).unwrap();
+    protobuf::watch_frame(event, &object).unwrap()
 }
 
 fn line(event: &str, object: &Value) -> Vec<u8> {

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::tree::{Members, Tree, View};
+use super::tree::{Node, Object};
 use crate::messages::{Backward, Field, Kind, Message, Shape, at};
 use apiserver_meta::time;
 
@@ -24,35 +24,34 @@ pub enum Unencodable {
 /// The message of an object, without an envelope. Fields that the message lacks are left out.
 pub fn encode(message: Message, object: &Value) -> Result<Vec<u8>, Unencodable> {
     let mut out = Backward::default();
-    encode_into(&mut out, message, object)?;
+    encode_into(&mut out, &Object::of(message, object)?)?;
     Ok(out.finish())
 }
 
 /// Encodes an object before what `out` holds already.
-pub fn encode_into<T: Tree>(out: &mut Backward, message: Message, object: &T) -> Result<(), Unencodable> {
-    match object.view() {
-        View::Object(map) => fields::<T>(out, message, Some(map)),
-        _ => Err(Unencodable::Type { message: message.name(), field: "" }),
-    }
+pub fn encode_into(out: &mut Backward, object: &Object<'_>) -> Result<(), Unencodable> {
+    fields(out, object.message(), object.members())
 }
 
-fn fields<T: Tree>(
-    out: &mut Backward,
-    message: Message,
-    map: Option<&T::Members>,
-) -> Result<(), Unencodable> {
-    for field in message.fields().iter().rev() {
-        let name = field.name();
-        if let (true, Kind::Message(inner)) = (name.is_empty(), field.kind) {
+fn fields(out: &mut Backward, message: Message, members: &[(u8, Node<'_>)]) -> Result<(), Unencodable> {
+    let mut rest = members;
+    for (place, field) in message.fields().iter().enumerate().rev() {
+        let mut value = &Node::Null;
+        // Most fields of most objects are absent.
+        if let Some(((at, node), before)) = rest.split_last()
+            && usize::from(*at) == place
+        {
+            (value, rest) = (node, before);
+        }
+        if let (true, Kind::Message(inner)) = (field.name().is_empty(), field.kind) {
             let end = out.len();
-            fields::<T>(out, at(inner), map)?;
+            fields(out, at(inner), if let Node::Object(members) = value { members } else { &[] })?;
             out.close(field.number, end);
             continue;
         }
-        // Most fields of most objects are absent.
-        let value = map.and_then(|map| map.member(name)).map_or(View::Null, Tree::view);
-        whole::<T>(out, field, value)
-            .map_err(|error| error.unwrap_or(Unencodable::Type { message: message.name(), field: name }))?;
+        whole(out, field, value).map_err(|error| {
+            error.unwrap_or(Unencodable::Type { message: message.name(), field: field.name() })
+        })?;
     }
     Ok(())
 }
@@ -60,19 +59,19 @@ fn fields<T: Tree>(
 /// `None`: the value itself does not fit.
 type Failure = Option<Unencodable>;
 
-fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Result<(), Failure> {
+fn whole(out: &mut Backward, field: &Field, value: &Node<'_>) -> Result<(), Failure> {
     match (field.shape, value) {
-        (Shape::One, View::Null) if field.pointer => Ok(()),
-        (Shape::One, View::Null) => zero::<T>(out, field),
+        (Shape::One, Node::Null) if field.pointer => Ok(()),
+        (Shape::One, Node::Null) => zero(out, field),
         (Shape::One, value) => one(out, field.number, field.kind, value),
-        (_, View::Null) => Ok(()),
-        (Shape::List, View::List(list)) => {
-            list.iter().rev().try_for_each(|item| one(out, field.number, field.kind, item.view()))
+        (_, Node::Null) => Ok(()),
+        (Shape::List, Node::List(list)) => {
+            list.iter().rev().try_for_each(|item| one(out, field.number, field.kind, item))
         }
-        (Shape::Map, View::Object(map)) => {
-            for (key, value) in map.descending() {
+        (Shape::Map, Node::Map(map)) => {
+            for (key, value) in map.iter().rev() {
                 let end = out.len();
-                one(out, 2, field.kind, value.view())?;
+                one(out, 2, field.kind, value)?;
                 out.bytes(1, key.as_bytes());
                 out.close(field.number, end);
             }
@@ -83,7 +82,7 @@ fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Resu
 }
 
 /// Writes what Go writes for a field that is not a pointer and was not set.
-fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
+fn zero(out: &mut Backward, field: &Field) -> Result<(), Failure> {
     let number = field.number;
     match field.kind {
         Kind::Text | Kind::Time | Kind::MicroTime | Kind::Raw => out.bytes(number, b""),
@@ -93,7 +92,7 @@ fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
         Kind::IntOrString => int_or_string(out, number, 0, ""),
         Kind::Message(inner) => {
             let end = out.len();
-            fields::<T>(out, at(inner), None)?;
+            fields(out, at(inner), &[])?;
             out.close(number, end);
         }
         // Slices, which are absent where they are nil, and what occurs as a pointer alone.
@@ -107,36 +106,36 @@ fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
 }
 
 /// One value with its tag. A null is an item or a map's value, and means the type's zero.
-fn one<T: Tree>(out: &mut Backward, number: u16, kind: Kind, value: View<'_, T>) -> Result<(), Failure> {
+fn one(out: &mut Backward, number: u16, kind: Kind, value: &Node<'_>) -> Result<(), Failure> {
     match (kind, value) {
-        (Kind::Text, value) => out.bytes(number, text(&value)?.as_bytes()),
-        (Kind::Flag, View::Flag(flag)) => out.integer(number, i64::from(flag)),
-        (Kind::Flag, View::Null) => out.integer(number, 0),
-        (Kind::Int32 | Kind::Int64, value) => out.integer(number, integer(&value)?),
-        (Kind::Double, View::Number(value)) => out.double(number, value.as_f64().ok_or(None)?),
+        (Kind::Text, value) => out.bytes(number, text(value)?.as_bytes()),
+        (Kind::Flag, Node::Flag(flag)) => out.integer(number, i64::from(*flag)),
+        (Kind::Flag, Node::Null) => out.integer(number, 0),
+        (Kind::Int32 | Kind::Int64, value) => out.integer(number, integer(value)?),
+        (Kind::Double, Node::Number(value)) => out.double(number, value.as_f64().ok_or(None)?),
         (Kind::Bytes, value) => {
-            let content = STANDARD.decode(text(&value)?).map_err(|_| None)?;
+            let content = STANDARD.decode(text(value)?).map_err(|_| None)?;
             out.bytes(number, &content);
         }
-        (Kind::Quantity, View::Number(value)) => quantity(out, number, &value.to_string()),
-        (Kind::Quantity, value) => quantity(out, number, text(&value)?),
-        (Kind::IntOrString, View::Text(text)) => int_or_string(out, number, 1, text),
+        (Kind::Quantity, Node::Number(value)) => quantity(out, number, &value.to_string()),
+        (Kind::Quantity, value) => quantity(out, number, text(value)?),
+        (Kind::IntOrString, Node::Text(text)) => int_or_string(out, number, 1, text),
         (Kind::IntOrString, value) => {
-            let value = integer(&value)?;
+            let value = integer(value)?;
             let end = out.len();
             out.bytes(3, b"");
             out.integer(2, value);
             out.integer(1, 0);
             out.close(number, end);
         }
-        (Kind::Time | Kind::MicroTime | Kind::Raw, View::Null) => out.bytes(number, b""),
+        (Kind::Time | Kind::MicroTime | Kind::Raw, Node::Null) => out.bytes(number, b""),
         (Kind::Time | Kind::MicroTime, value) => {
-            let moment = time::parse(text(&value)?).ok_or(None)?;
+            let moment = time::parse(text(value)?).ok_or(None)?;
             timestamp(out, number, moment, kind == Kind::MicroTime);
         }
-        (Kind::Raw, value) => {
+        (Kind::Raw, Node::Json(json)) => {
             let end = out.len();
-            out.bytes(1, raw(&value).as_bytes());
+            out.bytes(1, json.get().as_bytes());
             out.close(number, end);
         }
         (_, value) => return composite(out, number, kind, value),
@@ -144,27 +143,22 @@ fn one<T: Tree>(out: &mut Backward, number: u16, kind: Kind, value: View<'_, T>)
     Ok(())
 }
 
-fn composite<T: Tree>(
-    out: &mut Backward,
-    number: u16,
-    kind: Kind,
-    value: View<'_, T>,
-) -> Result<(), Failure> {
+fn composite(out: &mut Backward, number: u16, kind: Kind, value: &Node<'_>) -> Result<(), Failure> {
     let end = out.len();
     match (kind, value) {
-        (Kind::Message(inner), View::Object(map)) => fields::<T>(out, at(inner), Some(map))?,
-        (Kind::Message(inner), View::Null) => fields::<T>(out, at(inner), None)?,
-        (Kind::Texts, View::List(list)) => texts(out, 1, list)?,
-        (Kind::Texts | Kind::SchemaOrTexts(_) | Kind::SchemaOrList(_), View::Null) => {}
-        (Kind::SchemaOrTexts(_), View::List(list)) => texts(out, 2, list)?,
-        (Kind::SchemaOrList(inner), View::List(list)) => {
-            list.iter().rev().try_for_each(|item| one(out, 2, Kind::Message(inner), item.view()))?;
+        (Kind::Message(inner), Node::Object(map)) => fields(out, at(inner), map)?,
+        (Kind::Message(inner), Node::Null) => fields(out, at(inner), &[])?,
+        (Kind::Texts, Node::List(list)) => texts(out, 1, list)?,
+        (Kind::Texts | Kind::SchemaOrTexts(_) | Kind::SchemaOrList(_), Node::Null) => {}
+        (Kind::SchemaOrTexts(_), Node::List(list)) => texts(out, 2, list)?,
+        (Kind::SchemaOrList(inner), Node::List(list)) => {
+            list.iter().rev().try_for_each(|item| one(out, 2, Kind::Message(inner), item))?;
         }
-        (Kind::SchemaOrTexts(inner) | Kind::SchemaOrList(inner), value @ View::Object(_)) => {
+        (Kind::SchemaOrTexts(inner) | Kind::SchemaOrList(inner), value @ Node::Object(_)) => {
             one(out, 1, Kind::Message(inner), value)?;
         }
-        (Kind::SchemaOrFlag(_), View::Flag(flag)) => out.integer(1, i64::from(flag)),
-        (Kind::SchemaOrFlag(inner), value @ View::Object(_)) => {
+        (Kind::SchemaOrFlag(_), Node::Flag(flag)) => out.integer(1, i64::from(*flag)),
+        (Kind::SchemaOrFlag(inner), value @ Node::Object(_)) => {
             one(out, 2, Kind::Message(inner), value)?;
             out.integer(1, 1);
         }
@@ -174,34 +168,22 @@ fn composite<T: Tree>(
     Ok(())
 }
 
-fn texts<T: Tree>(out: &mut Backward, number: u16, list: &[T]) -> Result<(), Failure> {
-    list.iter().rev().try_for_each(|item| one(out, number, Kind::Text, item.view()))
+fn texts(out: &mut Backward, number: u16, list: &[Node<'_>]) -> Result<(), Failure> {
+    list.iter().rev().try_for_each(|item| one(out, number, Kind::Text, item))
 }
 
-fn text<'a, T: Tree>(value: &View<'a, T>) -> Result<&'a str, Failure> {
+fn text<'a>(value: &'a Node<'_>) -> Result<&'a str, Failure> {
     match value {
-        View::Text(text) => Ok(text),
-        View::Null => Ok(""),
+        Node::Text(text) => Ok(text),
+        Node::Null => Ok(""),
         _ => Err(None),
     }
 }
 
-/// The JSON text of a value.
-fn raw<T: Tree>(value: &View<'_, T>) -> String {
+fn integer(value: &Node<'_>) -> Result<i64, Failure> {
     match value {
-        View::Null => "null".to_owned(),
-        View::Flag(flag) => flag.to_string(),
-        View::Number(number) => number.to_string(),
-        View::Text(text) => Value::from(*text).to_string(),
-        View::List(list) => format!("[{}]", list.iter().map(Tree::json).collect::<Vec<_>>().join(",")),
-        View::Object(map) => map.json(),
-    }
-}
-
-fn integer<T: Tree>(value: &View<'_, T>) -> Result<i64, Failure> {
-    match value {
-        View::Null => Ok(0),
-        View::Number(number) => number
+        Node::Null => Ok(0),
+        Node::Number(number) => number
             .as_i64()
             // `3.0` is an integer to a JSON decoder of Go's too.
             .or_else(|| number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64))

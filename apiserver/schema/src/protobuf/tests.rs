@@ -32,7 +32,78 @@ fn every_message_survives_a_round_trip() {
             let back = decode(message, &bytes);
             assert!(back.as_ref() == Ok(&object), "{} round {round}", message.name());
             assert_eq!(encode(message, &back.unwrap()).unwrap(), bytes, "{}", message.name());
+            // Text in the order of names, in that of the type, and from the last member to the first.
+            let mut typed = Vec::new();
+            ordered::write_message(&mut typed, message, &object);
+            let typed = String::from_utf8(typed).unwrap();
+            for text in [object.to_string(), typed, backwards(message, &object)] {
+                assert_eq!(encode_text(message, &text).unwrap(), bytes, "{text}");
+            }
         }
+    }
+}
+
+fn encode_text(message: Message, text: &str) -> Result<Vec<u8>, Unencodable> {
+    let mut out = Backward::default();
+    encode_into(&mut out, &Object::parse(message, text)?)?;
+    Ok(out.finish())
+}
+
+/// The text of an object whose members, and those of the messages in it, come from the greatest name to the least.
+fn backwards(message: Message, object: &Value) -> String {
+    let members = object.as_object().unwrap().iter().rev().map(|(name, value)| {
+        let inner = match message.member(name) {
+            Some((_, field)) if field.shape == Shape::One && value.is_object() => match field.kind {
+                Kind::Message(inner) => Some(at(inner)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let text = inner.map_or_else(|| value.to_string(), |inner| backwards(inner, value));
+        format!("{}:{text}", json!(name))
+    });
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+}
+
+#[test]
+fn members_that_come_twice_count_once_and_others_not_at_all() {
+    let pod = message("core/v1.Pod").unwrap();
+    let volume = message("core/v1.Volume").unwrap();
+    for (message, text, same) in [
+        (
+            pod,
+            r#"{"spec":{"nodeName":"a"},"x":[{}],"spec":{"nodeName":"b"}}"#,
+            r#"{"spec":{"nodeName":"b"}}"#,
+        ),
+        (
+            pod,
+            r#"{"metadata":{"labels":{"b":"1","a":"2","b":"3"}}}"#,
+            r#"{"metadata":{"labels":{"a":"2","b":"3"}}}"#,
+        ),
+        (
+            volume,
+            r#"{"emptyDir":{"medium":"a"},"name":"v","emptyDir":{"medium":"b"},"hostPath":{"path":"/"}}"#,
+            r#"{"name":"v","hostPath":{"path":"/"},"emptyDir":{"medium":"b"}}"#,
+        ),
+    ] {
+        let same: Value = serde_json::from_str(same).unwrap();
+        assert_eq!(encode_text(message, text).unwrap(), encode(message, &same).unwrap(), "{text}");
+    }
+}
+
+#[test]
+fn texts_that_do_not_fit_are_refused_with_their_field() {
+    let pod = message("core/v1.Pod").unwrap();
+    for (text, message, field) in [
+        ("[]", "core/v1.Pod", ""),
+        ("{", "core/v1.Pod", ""),
+        (r#"{"spec":[]}"#, "core/v1.Pod", "spec"),
+        (r#"{"spec":{"nodeName":{"a":1}}}"#, "core/v1.PodSpec", "nodeName"),
+        (r#"{"metadata":{"labels":["a"]}}"#, "meta/v1.ObjectMeta", "labels"),
+        (r#"{"spec":{"containers":{"a":{}}}}"#, "core/v1.PodSpec", "containers"),
+        (r#"{"spec":{"priority":"a"}}"#, "core/v1.PodSpec", "priority"),
+    ] {
+        assert_eq!(encode_text(pod, text), Err(Unencodable::Type { message, field }), "{text}");
     }
 }
 

@@ -8,7 +8,7 @@ use apiserver_meta::error_chain;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::ordered;
 use apiserver_schema::protobuf;
-use apiserver_schema::protobuf::{Backward, Message};
+use apiserver_schema::protobuf::{Backward, Message, Object};
 use apiserver_store::{Revision, StoreError};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
@@ -120,7 +120,9 @@ impl Form {
             Self::Object(message) => entry.put_protobuf(out, message),
             Self::Metadata(message) => {
                 let object = json!({"metadata": entry.metadata()});
-                protobuf::encode_into(out, message, &object).map_err(|cause| entry.untranslatable(cause))
+                Object::of(message, &object)
+                    .and_then(|object| protobuf::encode_into(out, &object))
+                    .map_err(|cause| entry.untranslatable(cause))
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::protobuf;
-use apiserver_schema::protobuf::Message;
+use apiserver_schema::protobuf::{Message, Object};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
@@ -194,7 +194,8 @@ fn frame(format: Format, event: &str, object: &Value) -> Bytes {
         && let Some(message) = message()
     {
         // Objects made by the server itself have the types of their fields.
-        return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
+        let frame = Object::of(message, object).and_then(|object| protobuf::watch_frame(event, &object));
+        return frame.map(Bytes::from).unwrap_or_default();
     }
     respond::event(event, object)
 }
