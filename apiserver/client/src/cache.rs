@@ -16,6 +16,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use apiserver_messages::Unread;
 use apiserver_meta::ambient::Ambient;
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
@@ -81,6 +82,12 @@ pub trait Projection: Sized + 'static {
 
     /// Returns whether both are known to be the same version of the object.
     fn is_version_of(&self, other: &Self) -> bool;
+
+    /// Returns fields that [`Self::project`] does not read. They are not decoded where the encoding allows for it, which is
+    /// protobuf.
+    fn unread() -> Option<&'static Unread> {
+        None
+    }
 }
 
 impl<K: Resource + 'static> Projection for K {
@@ -505,7 +512,7 @@ impl Informers {
         caches.insert(entry, Box::new(cache.clone()));
         let path = K::Object::url_path(&(), Some(namespace).filter(|name| !name.is_empty()));
         let client = paced(self.client.clone());
-        let source = Source::new(client, path, &selection.labels, &selection.fields);
+        let source = Source::new(client, path, &selection.labels, &selection.fields).without(K::unread());
         tokio::spawn(list_and_watch(self.clone(), source, cache.clone()));
         cache
     }

@@ -22,6 +22,7 @@ mod source;
 pub mod transport;
 
 pub use accounts::Accounts;
+pub use apiserver_messages::Unread;
 pub use cache::{Cache, Change, Index, IndexBy, Informers, ObjectKey, Projection, version_of};
 pub use events::{About, IsBusy, Recorder, SeriesRecorder};
 pub use fence::Fence;

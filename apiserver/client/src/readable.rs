@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use apiserver_messages::{Encoded, Reading};
+use apiserver_messages::{Encoded, Reading, Unread};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::de::value::MapAccessDeserializer;
@@ -38,8 +38,11 @@ impl<K: DeserializeOwned> Readable<K> {
     }
 
     /// Reads an object in protobuf without its `managedFields`; fails if the bytes are not an API object at all.
-    pub(crate) fn from_protobuf(encoded: Encoded<'_>) -> Result<Self, apiserver_messages::Error> {
-        let how = Reading { without_managed_fields: true, ..Reading::default() };
+    pub(crate) fn from_protobuf(
+        encoded: Encoded<'_>,
+        unread: Option<&'static Unread>,
+    ) -> Result<Self, apiserver_messages::Error> {
+        let how = Reading { without_managed_fields: true, unread, ..Reading::default() };
         let why = match encoded.read(how) {
             Ok(object) => return Ok(Self::Object(object)),
             Err(why) => why.to_string(),

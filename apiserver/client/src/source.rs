@@ -10,6 +10,7 @@ mod events;
 use std::fmt;
 use std::marker::PhantomData;
 
+use apiserver_messages::Unread;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use kube::client::Body;
@@ -133,6 +134,7 @@ pub(crate) struct Source<K> {
     fields: Option<String>,
     /// The encodings that the kind has and that the server knows.
     accept: &'static str,
+    unread: Option<&'static Unread>,
     objects: PhantomData<fn() -> K>,
 }
 
@@ -146,8 +148,14 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Source<K> {
             labels: given(labels),
             fields: given(fields),
             accept: media::accept(&K::api_version(&()), &K::kind(&())),
+            unread: None,
             objects: PhantomData,
         }
+    }
+
+    /// Leaves out fields that nobody reads, where the encoding allows for it.
+    pub fn without(self, unread: Option<&'static Unread>) -> Self {
+        Self { unread, ..self }
     }
 
     /// Reads a page of the list: of at most so many objects, and behind those that the token stands for.
@@ -162,8 +170,8 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Source<K> {
         let verb = Verb::List;
         let (encoding, body) = self.send(verb, self.target.list(&params)).await?;
         let bytes = body.collect_bytes().await.map_err(|cause| Error::Interrupted { verb, cause })?;
-        let page: Page<K> =
-            decode::page(encoding, &bytes).map_err(|cause| Error::Undecodable { verb, cause })?;
+        let page: Page<K> = decode::page(encoding, &bytes, self.unread)
+            .map_err(|cause| Error::Undecodable { verb, cause })?;
         if page.version.is_empty() && page.next.is_none() {
             return Err(Error::NoVersion(verb));
         }
@@ -183,7 +191,7 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Source<K> {
             Begin::After(version) => version,
         };
         let (encoding, body) = self.send(Verb::Watch, self.target.watch(&params, version)).await?;
-        Ok(Events::new(encoding, body))
+        Ok(Events::new(encoding, body, self.unread))
     }
 
     /// Sends a request; returns the body of its answer, and the encoding of that.

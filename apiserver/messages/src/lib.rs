@@ -20,6 +20,6 @@ mod wire;
 
 pub use envelope::{MAGIC, MEDIA_TYPE, head, is_envelope};
 pub use lists::{Event, List, event, list};
-pub use read::{Encoded, Error, Reading};
+pub use read::{Encoded, Error, Reading, Unread};
 pub use table::{Absent, Field, Kind, Message, Shape, at, kinds, message, messages, of_kind};
 pub use wire::{BYTES, Backward, FIXED64, Malformed, Reader, VARINT, Wire};

@@ -8,6 +8,7 @@
 
 mod fields;
 mod items;
+mod unread;
 mod value;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::limits::MESSAGE_DEPTH;
 use crate::table::{Message, of_kind};
 use crate::wire::Malformed;
 use fields::Object;
+pub use unread::Unread;
 use value::ObjectDeserializer;
 
 /// An object's message that has not been read yet.
@@ -36,6 +38,8 @@ pub struct Encoded<'a> {
 pub struct Reading {
     /// Skips the `managedFields` of the object, which take up half of its bytes.
     pub without_managed_fields: bool,
+    /// Fields that nobody reads, which are skipped by their length.
+    pub unread: Option<&'static Unread>,
     /// Reads the time of a condition's last transition as Go prints it if it is not set, for types that require it:
     /// `0001-01-01T00:00:00Z`.
     pub with_unset_times: bool,

@@ -178,6 +178,11 @@ impl Message {
         &FIELDS[start..start + usize::from(self.0.count)]
     }
 
+    /// Returns the place of its first field among all fields.
+    pub(crate) fn start(self) -> u16 {
+        self.0.start
+    }
+
     /// `true` if JSON has the fields in another order than that of their numbers.
     pub fn is_reordered(self) -> bool {
         self.0.reordered

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
-use apiserver_client::{Labels, Metadata, ObjectKey, Projection};
+use apiserver_client::{Labels, Metadata, ObjectKey, Projection, Unread};
 use apiserver_meta::host_ports::{HostPort, host_ports};
 use apiserver_meta::pods::{condition, is_finished};
 use apiserver_meta::resources::pod_requests;
@@ -24,6 +24,7 @@ mod reduce;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 pub use self::terms::{Listed, PodTerm, PodTerms, SpreadConstraint, TermNamespaces};
 
@@ -280,5 +281,9 @@ impl Projection for PodInfo {
     fn is_version_of(&self, other: &Self) -> bool {
         let version = self.metadata.resource_version();
         !version.is_empty() && version == other.metadata.resource_version()
+    }
+
+    fn unread() -> Option<&'static Unread> {
+        Some(&unread::UNREAD)
     }
 }

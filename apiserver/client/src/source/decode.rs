@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apiserver_messages::{Encoded, Error as Unreadable, Malformed, Reading, event, is_envelope, list};
+use apiserver_messages::{
+    Encoded, Error as Unreadable, Malformed, Reading, Unread, event, is_envelope, list,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::core::Status;
 use serde::Deserialize;
@@ -39,7 +41,11 @@ struct List<'a> {
 }
 
 /// Reads a page of a list.
-pub(super) fn page<K: DeserializeOwned>(encoding: Encoding, bytes: &[u8]) -> Result<Page<K>, Undecodable> {
+pub(super) fn page<K: DeserializeOwned>(
+    encoding: Encoding,
+    bytes: &[u8],
+    unread: Option<&'static Unread>,
+) -> Result<Page<K>, Undecodable> {
     let (metadata, items) = match encoding {
         Encoding::Json => {
             let list: List<'_> = serde_json::from_slice(bytes)?;
@@ -49,7 +55,8 @@ pub(super) fn page<K: DeserializeOwned>(encoding: Encoding, bytes: &[u8]) -> Res
         }
         Encoding::Protobuf => {
             let list = list(bytes)?;
-            let items: Result<_, _> = list.items.into_iter().map(Readable::from_protobuf).collect();
+            let read = |item| Readable::from_protobuf(item, unread);
+            let items: Result<_, _> = list.items.into_iter().map(read).collect();
             (list.metadata.read(Reading::default())?, items?)
         }
     };
@@ -94,10 +101,13 @@ impl<'a> Object<'a> {
         })
     }
 
-    fn readable<K: DeserializeOwned>(self) -> Result<Readable<K>, Undecodable> {
+    fn readable<K: DeserializeOwned>(
+        self,
+        unread: Option<&'static Unread>,
+    ) -> Result<Readable<K>, Undecodable> {
         Ok(match self {
             Self::Json(text) => Readable::from_json(text)?,
-            Self::Protobuf(encoded) => Readable::from_protobuf(encoded)?,
+            Self::Protobuf(encoded) => Readable::from_protobuf(encoded, unread)?,
         })
     }
 }
@@ -106,27 +116,32 @@ impl<'a> Object<'a> {
 pub(super) fn event_of<K: DeserializeOwned>(
     encoding: Encoding,
     bytes: &[u8],
+    unread: Option<&'static Unread>,
 ) -> Result<Option<Event<K>>, Undecodable> {
     match encoding {
         Encoding::Json => {
             let Line { event, object } = serde_json::from_slice(bytes)?;
-            typed(&event, Object::Json(object.get()))
+            typed(&event, Object::Json(object.get()), unread)
         }
         Encoding::Protobuf => {
             let event = event(bytes)?;
             if is_envelope(event.object) {
-                return typed(event.event, Object::Protobuf(Encoded::open(event.object)?));
+                return typed(event.event, Object::Protobuf(Encoded::open(event.object)?), unread);
             }
             let object: &RawValue = serde_json::from_slice(event.object)?;
-            typed(event.event, Object::Json(object.get()))
+            typed(event.event, Object::Json(object.get()), unread)
         }
     }
 }
 
-fn typed<K: DeserializeOwned>(event: &str, object: Object<'_>) -> Result<Option<Event<K>>, Undecodable> {
+fn typed<K: DeserializeOwned>(
+    event: &str,
+    object: Object<'_>,
+    unread: Option<&'static Unread>,
+) -> Result<Option<Event<K>>, Undecodable> {
     Ok(Some(match event {
-        "ADDED" | "MODIFIED" => Event::Applied(object.readable()?),
-        "DELETED" => Event::Deleted(object.readable()?),
+        "ADDED" | "MODIFIED" => Event::Applied(object.readable(unread)?),
+        "DELETED" => Event::Deleted(object.readable(unread)?),
         "BOOKMARK" => {
             let Mark { resource_version, annotations } = object.read::<Marked>()?.metadata;
             let ends_state = annotations.is_some_and(|all| all.contains_key(INITIAL_EVENTS_END));

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use apiserver_messages::Unread;
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -44,14 +45,15 @@ pub(crate) struct Batch<K> {
 pub(crate) struct Events<K> {
     body: Body,
     buffer: Buffer,
+    unread: Option<&'static Unread>,
     /// It has ended because nothing came for too long.
     pub is_silent: bool,
     objects: PhantomData<fn() -> K>,
 }
 
 impl<K: Resource<DynamicType = ()> + DeserializeOwned> Events<K> {
-    pub(super) fn new(encoding: Encoding, body: Body) -> Self {
-        Self { body, buffer: Buffer::new(encoding), is_silent: false, objects: PhantomData }
+    pub(super) fn new(encoding: Encoding, body: Body, unread: Option<&'static Unread>) -> Self {
+        Self { body, buffer: Buffer::new(encoding), unread, is_silent: false, objects: PhantomData }
     }
 
     /// Returns the next event with those that are there already; `None` at the end, and if there is silence for so long.
@@ -71,7 +73,7 @@ impl<K: Resource<DynamicType = ()> + DeserializeOwned> Events<K> {
                 failure = self.take_in(frame);
             }
             let mut batch = Batch { events: Vec::new(), failure, encoding: self.buffer.encoding };
-            while let Some(event) = self.buffer.next_event() {
+            while let Some(event) = self.buffer.next_event(self.unread) {
                 match event {
                     Ok(Event::Failed(status)) => {
                         batch.failure = Some(Error::Refused { verb: Verb::Watch, status });
@@ -124,7 +126,10 @@ impl Buffer {
     }
 
     /// Takes the next event whose bytes are complete. Events of unknown types are skipped, as in client-go.
-    fn next_event<K: DeserializeOwned>(&mut self) -> Option<Result<Event<K>, Undecodable>> {
+    fn next_event<K: DeserializeOwned>(
+        &mut self,
+        unread: Option<&'static Unread>,
+    ) -> Option<Result<Event<K>, Undecodable>> {
         loop {
             let taken = match self.encoding {
                 Encoding::Json => self.next_line(),
@@ -134,7 +139,7 @@ impl Buffer {
                 Ok(bytes) => bytes,
                 Err(error) => return Some(Err(error)),
             };
-            match event_of(self.encoding, &bytes) {
+            match event_of(self.encoding, &bytes, unread) {
                 Ok(Some(event)) => return Some(Ok(event)),
                 Ok(None) => tracing::warn!("skipped an event of a watch whose type is not known"),
                 Err(error) => return Some(Err(error)),

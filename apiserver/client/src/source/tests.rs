@@ -213,7 +213,7 @@ where
     if let Readable::Object(object) = &mut of_json {
         object.meta_mut().managed_fields = None;
     }
-    match (of_json, Readable::<K>::from_protobuf(Encoded::open(bytes).unwrap()).unwrap()) {
+    match (of_json, Readable::<K>::from_protobuf(Encoded::open(bytes).unwrap(), None).unwrap()) {
         (Readable::Object(one), Readable::Object(other)) => one == other,
         (Readable::Unreadable { .. }, Readable::Unreadable { .. }) => true,
         _ => false,

@@ -27,7 +27,7 @@ pub(super) struct Object<'de> {
 impl<'de> Object<'de> {
     pub(super) fn new(object: Encoded<'de>, context: Context) -> Self {
         let names = [("apiVersion", object.api_version), ("kind", object.kind)];
-        let level = Level::new(object.message, object.bytes);
+        let level = Level::new(object.message, object.bytes, context);
         Self { names, next: None, given: 0, fields: Fields { level, outer: None, next: None, context } }
     }
 }
@@ -78,12 +78,15 @@ struct Level<'de> {
     seen: u64,
     /// Fields that are there also if the bytes lack them.
     implied: u64,
+    /// Fields that nobody reads.
+    unread: u64,
 }
 
 impl<'de> Level<'de> {
-    fn new(message: Message, bytes: &'de [u8]) -> Self {
-        let fields = message.fields();
-        Self { fields, reader: Reader(bytes), at: 0, seen: 0, implied: message.implied() }
+    fn new(message: Message, bytes: &'de [u8], context: Context) -> Self {
+        let unread = context.how.unread.map_or(0, |unread| unread.of(message));
+        let implied = message.implied() & !unread;
+        Self { fields: message.fields(), reader: Reader(bytes), at: 0, seen: 0, implied, unread }
     }
 
     /// Returns the next field that the bytes have, with what the reader was before it. Fields that a newer version has
@@ -100,6 +103,9 @@ impl<'de> Level<'de> {
                 let found = self.fields.iter().position(|field| u64::from(field.number) == number);
                 let Some(found) = found else { continue };
                 self.at = found;
+            }
+            if self.unread & 1 << self.at != 0 {
+                continue;
             }
             return Ok(Some((&self.fields[self.at], wire, before)));
         }
@@ -125,7 +131,7 @@ enum Next<'de> {
 impl<'de> Fields<'de> {
     /// Returns the fields of a message; fails if it is nested too deeply.
     pub(super) fn new(message: Message, bytes: &'de [u8], context: Context) -> Result<Self, Malformed> {
-        let level = Level::new(message, bytes);
+        let level = Level::new(message, bytes, context);
         Ok(Self { level, outer: None, next: None, context: context.deeper()? })
     }
 
@@ -183,7 +189,8 @@ impl<'de> Fields<'de> {
     }
 
     fn enter(&mut self, inner: Message, bytes: &'de [u8]) {
-        let level = std::mem::replace(&mut self.level, Level::new(inner, bytes));
+        let inner = Level::new(inner, bytes, self.context);
+        let level = std::mem::replace(&mut self.level, inner);
         self.outer = Some(Box::new(Outer { level, outer: self.outer.take() }));
     }
 }

@@ -3,11 +3,50 @@
 //! Pods have far more copies than any other kind, and all controllers share one cache of them. A field that is cleared
 //! here must not be read in this crate: the tests look for such reads in the sources.
 
+use std::sync::LazyLock;
+
+use apiserver_client::Unread;
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, EnvFromSource, EnvVar, EphemeralContainer, PodSpec, PodStatus, Volume,
 };
 
 use super::secrets;
+
+/// What is cleared of all elements, which need not be decoded. Cleared it is nevertheless: JSON is decoded whole.
+pub(super) static UNREAD: LazyLock<Unread> = LazyLock::new(|| {
+    let container = &[
+        "args",
+        "command",
+        "image",
+        "imagePullPolicy",
+        "lifecycle",
+        "livenessProbe",
+        "readinessProbe",
+        "securityContext",
+        "startupProbe",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "volumeDevices",
+        "volumeMounts",
+        "workingDir",
+    ];
+    let spec = &[
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "schedulerName",
+        "serviceAccount",
+        "topologySpreadConstraints",
+    ];
+    let status = &["containerID", "image", "imageID", "lastState", "user", "volumeMounts"];
+    Unread::new(&[
+        ("core/v1.Container", container),
+        ("core/v1.EphemeralContainerCommon", container),
+        ("core/v1.PodSpec", spec),
+        ("core/v1.ContainerStatus", status),
+        ("core/v1.PodStatus", &["hostIP", "hostIPs"]),
+    ])
+});
 
 /// Clears what no controller reads of a specification. Lists of which only some elements are read keep those.
 pub(super) fn spec(spec: &mut PodSpec) {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use apiserver_client::slim::{FingerprintInterner, Meta, OptionalTime, shared_text};
-use apiserver_client::{Metadata, Object, Projection};
+use apiserver_client::{Metadata, Object, Projection, Unread};
 use apiserver_meta::pods::is_final;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -170,6 +170,10 @@ impl Projection for Pod {
     fn is_version_of(&self, other: &Self) -> bool {
         let version = self.metadata.resource_version();
         !version.is_empty() && version == other.metadata.resource_version()
+    }
+
+    fn unread() -> Option<&'static Unread> {
+        Some(&reduced::UNREAD)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Pods as they are stored and written: fields that come back, and parts that pods share.
 
+use apiserver_messages::random::Random;
+use apiserver_messages::{Encoded, Reading};
+use apiserver_schema::protobuf;
 use serde_json::{Value, from_value, json};
 
 use super::*;
@@ -155,4 +158,19 @@ fn conditions_have_their_own_times() {
     assert_eq!((scheduled.status(), scheduled.reason(), scheduled.is_true()), ("False", Some("R"), false));
     assert_eq!(scheduled.last_transition_time, Some(at(10)));
     assert!(pod.is_ready() && pod.condition("Other").is_none());
+}
+
+#[test]
+fn pods_are_the_same_without_the_fields_that_are_not_read() {
+    let message = protobuf::message("core/v1.Pod").unwrap();
+    let random = (0..400).map(|seed| Random::new(1 + seed, 1 + seed % 8).object(message, 6).into());
+    for pod in random.chain([full(1)]) {
+        let bytes = protobuf::encode(message, &pod).unwrap();
+        let encoded = Encoded { api_version: "v1", kind: "Pod", message, bytes: &bytes };
+        let read = |unread| {
+            let pod: v1::Pod = encoded.read(Reading { unread, ..Reading::default() }).unwrap();
+            Pod::from(pod)
+        };
+        assert_eq!(read(None), read(Pod::unread()));
+    }
 }

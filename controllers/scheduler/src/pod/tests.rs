@@ -1,3 +1,6 @@
+use apiserver_messages::random::Random;
+use apiserver_messages::{Encoded, Reading};
+use apiserver_schema::protobuf;
 use serde_json::{Value, from_value, json};
 
 use super::*;
@@ -49,4 +52,42 @@ fn scores_count_defaults_for_containers_that_request_nothing() {
         "overhead": {"cpu": "10m"}}}));
     assert_eq!((pod.requests().cpu, pod.requests().memory), (1010, 0));
     assert_eq!(pod.scored(), Scored { cpu: 1110, memory: 400 << 20 });
+}
+
+#[test]
+fn pods_are_the_same_without_the_fields_that_are_not_read() {
+    let message = protobuf::message("core/v1.Pod").unwrap();
+    let random = (0..400).map(|seed| {
+        let mut pod = Value::Object(Random::new(1 + seed, 1 + seed % 8).object(message, 6));
+        // A volume has one source.
+        for volume in pod["spec"]["volumes"].as_array_mut().into_iter().flatten() {
+            let mut sources = 0_u64..;
+            volume
+                .as_object_mut()
+                .unwrap()
+                .retain(|name, _| name == "name" || sources.next() == Some(seed / 8 % 8));
+        }
+        if seed % 3 == 0 {
+            pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "r"},
+                {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]);
+        }
+        pod
+    });
+    let resources = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let resized = json!({"spec": {"containers": [{"name": "c", "resources": resources("1")}]},
+        "status": {"containerStatuses": [{"name": "c", "resources": resources("2"), "allocatedResources": {"cpu": "2"}}]}});
+    for pod in random.chain([resized]) {
+        let bytes = protobuf::encode(message, &pod).unwrap();
+        let encoded = Encoded { api_version: "v1", kind: "Pod", message, bytes: &bytes };
+        let read = |unread| {
+            let pod: v1::Pod = encoded.read(Reading { unread, ..Reading::default() }).unwrap();
+            let pod = PodInfo::parse(pod);
+            let both =
+                (format!("{:?}", pod.metadata), pod.uid, pod.spec, pod.volumes, pod.resized, pod.claims);
+            let texts = (pod.node, pod.pinned_to, pod.group, pod.nominated, pod.refusal);
+            (both, texts, pod.is_finished, pod.is_preempted, pod.started)
+        };
+        let (all, some) = (read(None), read(PodInfo::unread()));
+        assert!(all == some, "{all:?}\n{some:?}");
+    }
 }
