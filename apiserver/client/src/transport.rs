@@ -25,6 +25,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use crate::limits;
 use crate::media::insist_on_json;
+use crate::requests::{Counted, Requests};
 use crate::servers::{Balanced, Servers};
 
 /// Body of requests and responses between client and server in one process.
@@ -57,9 +58,18 @@ pub fn user_agent(component: &str) -> Option<HeaderValue> {
 
 /// Creates a client of `component` for the current context of a kubeconfig file. Nothing is sent yet.
 pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, ConnectError> {
+    connect_counted(kubeconfig, component, None).await
+}
+
+/// [`connect`] of a client whose requests are counted.
+pub(crate) async fn connect_counted(
+    kubeconfig: &Path,
+    component: &str,
+    requests: Option<Requests>,
+) -> Result<Client, ConnectError> {
     let mut config = read(kubeconfig).await?;
     config.headers.extend(user_agent(component).map(|agent| (USER_AGENT, agent)));
-    client(config)
+    counted(config, requests)
         .map_err(|cause| ConnectError::Client { path: kubeconfig.to_path_buf(), cause: Box::new(cause) })
 }
 
@@ -67,11 +77,22 @@ pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, Conne
 /// [`limits::UNCONFIRMED`]. Without that, a watch waits for ever for a server that a partition has cut off, and
 /// for minutes after the partition has healed. (Clients in Go send pings of HTTP/2 for the same purpose.)
 pub fn client(config: Config) -> kube::Result<Client> {
+    counted(config, None)
+}
+
+fn counted(config: Config, requests: Option<Requests>) -> kube::Result<Client> {
     // Proxies, and certificates of plugins that end, are kube's own affair.
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
-        return Client::try_from(config);
+        let client = Client::try_from(config)?;
+        return Ok(match requests {
+            Some(requests) => requests.around(client),
+            None => client,
+        });
     }
     let service = ServiceBuilder::new()
+        .option_layer(requests.map(|requests| {
+            tower::layer::layer_fn(move |inner| Counted { inner, requests: requests.clone() })
+        }))
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(retries())))
         .option_layer(config.auth_layer()?)
