@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, from_value, json};
 
-use crate::cluster::{Cluster, Node, NodeFacts, NodeId};
-use crate::framework::{Attempt, Change, Hint, Plugin, Profile, Refusal, Versions};
+use crate::cluster::{Cluster, Node, NodeFacts};
+use crate::framework::{Attempt, Change, Feasible, Hint, Plugin, Profile, Refusal, Versions};
 use crate::plugins::profile;
 use crate::pod::PodInfo;
 
@@ -114,8 +114,8 @@ pub fn scores(plugin: &impl Plugin, pod: &PodInfo, cluster: &Cluster) -> Option<
         score.normalize.apply(&mut scores);
         return Some(scores);
     }
-    let nodes: Vec<NodeId> = cluster.known().iter().collect();
-    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
+    let nodes: Feasible = cluster.known().iter().collect();
+    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.list().len()))
 }
 
 /// Returns a plugin's answer to a change from one version of a node to another.

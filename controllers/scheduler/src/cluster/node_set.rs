@@ -77,6 +77,31 @@ impl NodeSet {
         }
     }
 
+    /// Returns the bits, 64 nodes a word.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Returns the bits of one word.
+    pub fn word(&self, word: usize) -> u64 {
+        self.words.get(word).copied().unwrap_or_default()
+    }
+
+    /// Returns the place of the word that a node is in.
+    pub fn word_of(id: NodeId) -> usize {
+        place(id).0
+    }
+
+    /// Returns the nodes in a word with these bits, ordered by id.
+    pub fn ids_in(word: usize, bits: u64) -> impl Iterator<Item = NodeId> {
+        let mut rest = bits;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+            rest &= rest - 1;
+            Some(id(word, bit))
+        })
+    }
+
     /// Adds the nodes to a list, ordered by id.
     pub fn list_into(&self, list: &mut Vec<NodeId>) {
         list.reserve(self.len());
@@ -91,14 +116,7 @@ impl NodeSet {
 
     /// Returns the nodes, ordered by id.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.words.iter().enumerate().flat_map(|(place, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                Some(id(place, bit))
-            })
-        })
+        self.words.iter().enumerate().flat_map(|(place, word)| Self::ids_in(place, *word))
     }
 }
 

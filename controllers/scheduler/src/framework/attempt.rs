@@ -1,7 +1,7 @@
 //! The attempt to find a node for a pod.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::diagnosis::Diagnosis;
 use super::meter::{Meter, Stage, Status};
@@ -31,12 +31,43 @@ struct Prepared<'a> {
     is_cached: bool,
 }
 
-/// The nodes that a pod can run on, ordered by id; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The nodes that a pod can run on.
+#[derive(Clone, Debug)]
 pub struct Feasible {
-    pub nodes: Vec<NodeId>,
+    pub nodes: NodeSet,
     /// Number of nodes that were checked.
     pub evaluated: usize,
+    /// Made when somebody asks for it: most pods get a node without a list of all.
+    list: OnceLock<Vec<NodeId>>,
+}
+
+impl Feasible {
+    fn new(nodes: NodeSet, evaluated: usize) -> Self {
+        Self { nodes, evaluated, list: OnceLock::new() }
+    }
+
+    /// Returns the nodes, ordered by id.
+    pub fn list(&self) -> &[NodeId] {
+        self.list.get_or_init(|| {
+            let mut list = Vec::new();
+            self.nodes.list_into(&mut list);
+            list
+        })
+    }
+
+    /// Returns the node if it is the only one.
+    pub fn only(&self) -> Option<NodeId> {
+        let mut nodes = self.nodes.iter();
+        nodes.next().filter(|_| nodes.next().is_none())
+    }
+}
+
+impl FromIterator<NodeId> for Feasible {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(ids: I) -> Self {
+        let nodes: NodeSet = ids.into_iter().collect();
+        let evaluated = nodes.len();
+        Self::new(nodes, evaluated)
+    }
 }
 
 /// Says if the node that the pod was nominated for is tried alone before all others.
@@ -238,12 +269,10 @@ pub fn find_feasible(
         && let Some(id) = fitting_nominated(profile, pod, cluster)
     {
         meter.ended(Stage::Filter, Status::Success);
-        return Ok(Feasible { nodes: vec![id], evaluated: 1 });
+        return Ok(Feasible::from_iter([id]));
     }
     let (nodes, checked) = passing(profile, pod, cluster, views, meter)?;
-    let mut list = views.spare_nodes();
-    nodes.list_into(&mut list);
-    let feasible = sample(profile.sampling, list, checked, cluster.len(), start);
+    let feasible = sample(profile.sampling, nodes, checked, cluster.len(), start);
     meter.ended(Stage::Filter, Status::Success);
     Ok(feasible)
 }
@@ -414,15 +443,14 @@ fn fits_with_rivals(
 }
 
 /// Returns all feasible nodes, or the first of them from a node on.
-fn sample(sampling: Sampling, feasible: Vec<NodeId>, checked: usize, all: usize, start: usize) -> Feasible {
+fn sample(sampling: Sampling, feasible: NodeSet, checked: usize, all: usize, start: usize) -> Feasible {
     let limit = wanted(sampling, all);
-    if feasible.len() <= limit {
-        return Feasible { nodes: feasible, evaluated: checked };
+    let found = Feasible::new(feasible, checked);
+    if limit == usize::MAX || found.list().len() <= limit {
+        return found;
     }
-    let first = feasible.partition_point(|id| id.index() < start);
-    let mut taken: Vec<NodeId> = feasible.iter().cycle().skip(first).take(limit).copied().collect();
-    taken.sort_unstable();
-    Feasible { evaluated: taken.len(), nodes: taken }
+    let first = found.list().partition_point(|id| id.index() < start);
+    found.list().iter().cycle().skip(first).take(limit).copied().collect()
 }
 
 /// Returns the number of feasible nodes that are enough (`numFeasibleNodesToFind`).

@@ -28,5 +28,5 @@ pub use self::plugin::{
 };
 pub use self::profile::{Profile, Sampling};
 pub use self::refusals::Refusals;
-pub use self::score::{best, score, scores_by_plugin};
+pub use self::score::{best, choose, score, scores_by_plugin};
 pub use self::view::Views;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
+use super::attempt::Feasible;
 use super::diagnosis::Diagnosis;
 use super::event::{Change, Event, Hint};
 use super::meter::Status;
@@ -120,7 +121,7 @@ pub enum Normalize {
 pub enum Scores {
     /// All nodes have this score. A list of equal numbers for each pod would cost more than most decisions.
     Same(i64),
-    /// The scores of the nodes, in their order.
+    /// The scores of the nodes, in the order of their list.
     Each(Vec<i64>),
 }
 
@@ -243,9 +244,9 @@ pub trait Plugin: Send + Sync {
         None
     }
 
-    /// Returns normalized scores of the feasible nodes, in their order, which depend on more than a template and a node;
-    /// `None` if the plugin has nothing to say of the pod (PreScore, Score and NormalizeScore).
-    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _feasible: &[NodeId]) -> Option<Scores> {
+    /// Returns normalized scores of the feasible nodes, in the order of their list, which depend on more than a template and
+    /// a node; `None` if the plugin has nothing to say of the pod (PreScore, Score and NormalizeScore).
+    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _feasible: &Feasible) -> Option<Scores> {
         None
     }
 

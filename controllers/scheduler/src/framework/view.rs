@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::attempt::Feasible;
 use super::plugin::{NodeFilter, Normalize, Scores};
 use super::profile::Profile;
 use super::refusals::Refusals;
@@ -15,8 +16,7 @@ pub struct Views {
     /// By profile: its name, and its views. There are few.
     profiles: Vec<(String, BTreeMap<SpecId, View>)>,
     clock: u64,
-    /// Lists of earlier attempts: memory for each node anew in each attempt would cost more than most decisions.
-    spare_nodes: Vec<NodeId>,
+    /// The list of an earlier attempt: memory for each node anew in each attempt would cost more than most decisions.
     spare_totals: Vec<i64>,
 }
 
@@ -35,6 +35,8 @@ pub(super) struct View {
     pub columns: Vec<Option<Column>>,
     /// Weighted sums of the scores that are not normalized, by index of the node.
     pub sums: Vec<i64>,
+    /// The greatest of the sums of the nodes that pass, by word of the set.
+    greatest: Vec<Option<i64>>,
     used: u64,
 }
 
@@ -61,29 +63,22 @@ impl Column {
     }
 
     /// Returns the normalized scores of nodes.
-    pub fn scores(&self, nodes: &[NodeId]) -> Scores {
+    pub fn scores(&self, nodes: &Feasible) -> Scores {
         if self.non_zero == 0 {
             let mut score = [0];
             self.normalize.apply(&mut score);
             return Scores::Same(score[0]);
         }
-        let mut scores: Vec<i64> = nodes.iter().map(|id| self.raw[id.index()]).collect();
+        let mut scores: Vec<i64> = nodes.list().iter().map(|id| self.raw[id.index()]).collect();
         self.normalize.apply(&mut scores);
         Scores::Each(scores)
     }
 }
 
 impl Views {
-    /// Takes back the lists of an attempt for the next one.
-    pub fn recycle(&mut self, nodes: Vec<NodeId>, totals: Vec<i64>) {
-        (self.spare_nodes, self.spare_totals) = (nodes, totals);
-    }
-
-    /// Returns an empty list of nodes.
-    pub(super) fn spare_nodes(&mut self) -> Vec<NodeId> {
-        let mut list = std::mem::take(&mut self.spare_nodes);
-        list.clear();
-        list
+    /// Takes back the totals of an attempt for the next one.
+    pub fn recycle(&mut self, totals: Vec<i64>) {
+        self.spare_totals = totals;
     }
 
     /// Returns an empty list of totals.
@@ -167,7 +162,10 @@ impl View {
             put(&mut view.sums, node.id, sum);
         };
         match changed {
-            Some(changed) => changed.for_each(|id| row(self, cluster.node(id))),
+            Some(changed) => changed.for_each(|id| {
+                row(self, cluster.node(id));
+                self.update_greatest(NodeSet::word_of(id));
+            }),
             None => {
                 self.passing.clear();
                 self.refusals.clear();
@@ -180,10 +178,42 @@ impl View {
                 self.columns = scores.iter().map(|score| score.as_ref().map(column)).collect();
                 self.sums = vec![0; cluster.capacity()];
                 cluster.nodes().for_each(|node| row(self, node));
+                self.greatest.clear();
+                (0..self.passing.words().len()).for_each(|word| self.update_greatest(word));
             }
         }
         self.epochs = epochs;
         self.position = Some(cluster.log().position());
+    }
+
+    fn update_greatest(&mut self, word: usize) {
+        if word >= self.greatest.len() {
+            self.greatest.resize(word + 1, None);
+        }
+        self.greatest[word] = self.greatest_of(word, self.passing.word(word));
+    }
+
+    /// Returns the greatest sum of the nodes in a word of a set.
+    fn greatest_of(&self, word: usize, bits: u64) -> Option<i64> {
+        NodeSet::ids_in(word, bits).map(|id| self.sums[id.index()]).max()
+    }
+
+    /// Returns the node with the greatest sum in a set of nodes that pass; `random` breaks ties.
+    pub fn best(&self, nodes: &NodeSet, random: u64) -> Option<NodeId> {
+        let words = || nodes.words().iter().copied().enumerate().filter(|(_, bits)| *bits != 0);
+        let greatest = |(word, bits): (usize, u64)| match bits == self.passing.word(word) {
+            true => self.greatest[word],
+            false => self.greatest_of(word, bits),
+        };
+        let best = words().filter_map(greatest).max()?;
+        let winners = || {
+            let words = words().filter(|word| greatest(*word) == Some(best));
+            words
+                .flat_map(|(word, bits)| NodeSet::ids_in(word, bits))
+                .filter(|id| self.sums[id.index()] == best)
+        };
+        let count = winners().count() as u64;
+        winners().nth(usize::try_from(random % count).unwrap_or_default())
     }
 
     /// Finds out why nodes do not pass for which nobody has asked.

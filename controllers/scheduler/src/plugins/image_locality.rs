@@ -1,7 +1,7 @@
 //! `ImageLocality`: a pod runs rather where its images are, the more so the larger they are and the more nodes have them.
 
 use crate::cluster::{Cluster, NodeId, NodeSet};
-use crate::framework::{MAX_SCORE, Plugin, Scores};
+use crate::framework::{Feasible, MAX_SCORE, Plugin, Scores};
 use crate::pod::PodInfo;
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ impl Plugin for ImageLocality {
         "ImageLocality"
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
         let known = pod.images().filter_map(|name| cluster.images.get(&name));
         let images: Vec<(i64, &NodeSet)> =
             known.map(|image| (worth(image.size, image.nodes.len(), cluster.len()), &image.nodes)).collect();
@@ -45,6 +45,6 @@ impl Plugin for ImageLocality {
         let bytes =
             |id: NodeId| images.iter().filter(|(_, nodes)| nodes.contains(id)).map(|(worth, _)| worth).sum();
         let containers = pod.spec.images.len();
-        Some(Scores::Each(feasible.iter().map(|id| score(bytes(*id), containers)).collect()))
+        Some(Scores::Each(feasible.list().iter().map(|id| score(bytes(*id), containers)).collect()))
     }
 }

@@ -12,7 +12,7 @@ use super::permit::refused_at;
 use super::report::{Nomination, Refused, message_of};
 use crate::cluster::NodeId;
 use crate::framework::{
-    Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, best, find_feasible, score,
+    Code, Diagnosis, NominatedFirst, PreBind, Refusal, Stage, Status, choose, find_feasible,
 };
 use crate::metrics::Verdict;
 use crate::pod::PodInfo;
@@ -75,14 +75,12 @@ impl Scheduler {
         let first = NominatedFirst::Yes;
         let feasible = find_feasible(profile, pod, cluster, views, self.start, first, meter)?;
         self.start = (self.start + feasible.evaluated) % cluster.capacity().max(1);
-        if let [only] = feasible.nodes.as_slice() {
-            return Ok(*only);
+        if let Some(only) = feasible.only() {
+            return Ok(only);
         }
-        let totals = score(profile, pod, cluster, views, &feasible.nodes, meter);
         let random = self.ambient.random.next_u64();
-        let best = best(&feasible.nodes, &totals, random).expect("there are feasible nodes");
-        views.recycle(feasible.nodes, totals);
-        Ok(best)
+        let chosen = choose(profile, pod, cluster, views, &feasible, random, meter);
+        Ok(chosen.expect("there are feasible nodes"))
     }
 
     /// Counts a pod on its node from now on, and writes the binding when plugins permit it.

@@ -37,17 +37,17 @@ pub fn judge(case: &Value) -> Value {
     ) {
         Ok(feasible) => {
             let by_node = |scores: Vec<i64>| {
-                let nodes = feasible.nodes.iter().map(|id| names[id].clone());
+                let nodes = feasible.nodes.iter().map(|id| names[&id].clone());
                 nodes.zip(scores).map(|(name, score)| (name, json!(score))).collect::<Map<_, _>>()
             };
             let totals =
-                by_node(score(&profile, &pod, &cluster, &mut views, &feasible.nodes, &mut Meter::default()));
-            let scores = scores_by_plugin(&profile, &pod, &cluster, &mut views, &feasible.nodes).into_iter();
+                by_node(score(&profile, &pod, &cluster, &mut views, &feasible, &mut Meter::default()));
+            let scores = scores_by_plugin(&profile, &pod, &cluster, &mut views, &feasible).into_iter();
             let scores: Map<String, Value> =
                 scores.map(|(plugin, scores)| (plugin.to_owned(), by_node(scores).into())).collect();
-            let feasible_names: Vec<&String> = feasible.nodes.iter().map(|id| &names[id]).collect();
+            let feasible_names: Vec<&String> = feasible.nodes.iter().map(|id| &names[&id]).collect();
             let diagnosis = diagnose(&profile, &pod, &mut cluster);
-            let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(id));
+            let infeasible = names.iter().filter(|(id, _)| !feasible.nodes.contains(**id));
             let infeasible = infeasible.map(|(id, name)| (*id, name.clone())).collect();
             if diagnosis.is_error() {
                 // kube-scheduler ends the attempt there.

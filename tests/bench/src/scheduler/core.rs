@@ -14,7 +14,7 @@ use controllers_scheduler::cluster::{Cluster, NodeFacts, NodeId};
 use controllers_scheduler::config::default_profile;
 use controllers_scheduler::framework::{
     Actions, Change, Diagnosis, Event, Meter, NominatedFirst, PreBind, Profile, Resource, Versions, Views,
-    best, find_feasible, score,
+    choose, find_feasible,
 };
 use controllers_scheduler::pod::PodInfo;
 use controllers_scheduler::preemption::{Candidate, Found, post_filter};
@@ -268,22 +268,12 @@ impl Core {
             &mut Meter::default(),
         )?;
         self.start = (self.start + feasible.evaluated) % cluster.capacity().max(1);
-        if let [only] = feasible.nodes.as_slice() {
-            return Ok(*only);
+        if let Some(only) = feasible.only() {
+            return Ok(only);
         }
-        let totals = score(profile, pod, cluster, views, &feasible.nodes, &mut Meter::default());
-        let random = self.next_random();
-        let best = best(&feasible.nodes, &totals, random).expect("there are feasible nodes");
-        self.views.recycle(feasible.nodes, totals);
-        Ok(best)
-    }
-
-    fn next_random(&mut self) -> u64 {
-        // A step of xorshift.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+        let random = next_random(&mut self.random);
+        let chosen = choose(profile, pod, cluster, views, &feasible, random, &mut Meter::default());
+        Ok(chosen.expect("there are feasible nodes"))
     }
 
     /// Gives a claim its devices.
@@ -323,7 +313,7 @@ impl Core {
 
     /// Looks for pods to preempt.
     fn search(&mut self, pod: &PodInfo, diagnosis: &mut Diagnosis) -> Option<Found> {
-        let random = self.next_random();
+        let random = next_random(&mut self.random);
         post_filter(&self.profiles[0], pod, &mut self.cluster, diagnosis, random)
     }
 
@@ -376,6 +366,14 @@ pub fn uid(number: u64) -> String {
 fn parse<T: DeserializeOwned>(object: Value) -> Result<T> {
     let text = object.to_string();
     serde_json::from_value(object).with_context(|| format!("{text} cannot be read"))
+}
+
+/// Returns the next number of a sequence, by a step of xorshift.
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use self::prepared::{NOT_AVAILABLE, Prepared};
 use crate::cluster::devices::{ClaimPlan, DevicePlan, allocation, is_free_for};
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{
-    Actions, Change, Cleanup, Code, Diagnosis, Event, Finding, Hint, NodeScore, Normalize, Plugin, PreBind,
-    PreFilter, Refusal, Resource, Scores,
+    Actions, Change, Cleanup, Code, Diagnosis, Event, Feasible, Finding, Hint, NodeScore, Normalize, Plugin,
+    PreBind, PreFilter, Refusal, Resource, Scores,
 };
 use crate::limits;
 use crate::pod::{PodInfo, PodSpec};
@@ -71,10 +71,10 @@ impl Plugin for DynamicResources {
         (!has_claims).then(|| NodeScore { raw: Box::new(|_| 0), normalize: Normalize::Greatest })
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
         match Prepared::of(self.0, pod, cluster) {
             Ok(Some(prepared)) if prepared.has_alternatives() => {
-                let raw = feasible.iter().map(|id| prepared.score(cluster.node(*id)));
+                let raw = feasible.list().iter().map(|id| prepared.score(cluster.node(*id)));
                 let mut scores: Vec<i64> = raw.collect();
                 Normalize::Greatest.apply(&mut scores);
                 Some(Scores::Each(scores))

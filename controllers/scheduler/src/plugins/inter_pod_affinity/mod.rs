@@ -1,9 +1,9 @@
 //! `InterPodAffinity`: pods run near pods that they have affinity to, and away from those that they have anti-affinity to
 //! or that have it to them.
 
+use crate::cluster::Cluster;
 use crate::cluster::terms::{Clause, CountKey, Rule};
-use crate::cluster::{Cluster, NodeId};
-use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource, Scores};
+use crate::framework::{Actions, Change, Event, Feasible, Hint, Plugin, PreFilter, Resource, Scores};
 use crate::pod::{PodInfo, PodTerm};
 
 mod filter;
@@ -92,7 +92,7 @@ impl Plugin for InterPodAffinity {
         PreFilter::Filter { only: None, filter: Box::new(filter) }
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
         if self.args.ignore_preferred_terms_of_existing_pods && preferred(pod).next().is_none() {
             return None;
         }

@@ -3,11 +3,11 @@
 use super::{count_key, preferred};
 use crate::cluster::terms::{FIRST, Key};
 use crate::cluster::{Cluster, NodeId};
-use crate::framework::MAX_SCORE;
+use crate::framework::{Feasible, MAX_SCORE};
 use crate::pod::PodInfo;
 
 /// Returns the normalized scores of the feasible nodes; `None` if no term selects any pod.
-pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &[NodeId]) -> Option<Vec<i64>> {
+pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &Feasible) -> Option<Vec<i64>> {
     let terms = &cluster.terms;
     let mut raw = Vec::new();
     let mut counts = false;
@@ -16,7 +16,7 @@ pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &[Nod
         let pods = key.sums(&terms.count(&count_key([term], pod, cluster)));
         if pods.iter().skip(FIRST as usize).any(|pods| *pods != 0) {
             counts = true;
-            add(&mut raw, feasible, &key, i64::from(weight), &pods);
+            add(&mut raw, feasible.list(), &key, i64::from(weight), &pods);
         }
     }
     if let Some((exposure, _)) = terms.exposure(pod) {
@@ -24,15 +24,17 @@ pub fn score(pod: &PodInfo, cluster: &Cluster, hard_weight: i32, feasible: &[Nod
         for (name, pressure) in exposure.keys() {
             let key = terms.key(name);
             if !pressure.hard.is_empty() && hard_weight > 0 {
-                add(&mut raw, feasible, &key, i64::from(hard_weight), &pressure.hard);
+                add(&mut raw, feasible.list(), &key, i64::from(hard_weight), &pressure.hard);
             }
             if !pressure.soft.is_empty() {
-                add(&mut raw, feasible, &key, 1, &pressure.soft);
+                add(&mut raw, feasible.list(), &key, 1, &pressure.soft);
             }
         }
     }
-    raw.resize(feasible.len(), 0);
-    counts.then(|| normalize(&raw))
+    counts.then(|| {
+        raw.resize(feasible.list().len(), 0);
+        normalize(&raw)
+    })
 }
 
 /// Adds what the domains of the nodes have. `raw` is empty before the first time.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 
 use crate::cluster::Cluster;
-use crate::cluster::NodeId;
 use crate::cluster::terms::{CountKey, PartitionKey};
-use crate::framework::{Actions, Change, Event, Hint, Plugin, PreFilter, Resource, Scores};
+use crate::framework::{Actions, Change, Event, Feasible, Hint, Plugin, PreFilter, Resource, Scores};
 use crate::pod::{PodInfo, SpreadConstraint};
 use crate::selector::Selector;
 
@@ -164,13 +163,13 @@ impl Plugin for PodTopologySpread {
         PreFilter::Filter { only: None, filter: Box::new(filter) }
     }
 
-    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &[NodeId]) -> Option<Scores> {
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
         let all = self.constraints(pod, cluster, Which::Soft);
         if all.is_empty() {
             return None;
         }
         let required = self.required_keys(pod, &all, Which::Soft);
-        Some(Scores::Each(score::score(pod, cluster, &all, &required, feasible)))
+        Some(Scores::Each(score::score(pod, cluster, &all, &required, feasible.list())))
     }
 
     fn events(&self) -> Vec<Event> {

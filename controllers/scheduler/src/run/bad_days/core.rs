@@ -14,7 +14,7 @@ use super::super::tests::unanswered;
 use super::super::{Cluster, Scheduler, Views};
 use super::*;
 use crate::cluster::NodeFacts;
-use crate::framework::{Meter, NominatedFirst, find_feasible, score};
+use crate::framework::{Meter, NominatedFirst, best, choose, find_feasible, score};
 
 /// Objects as the API server has them, by name, and the scheduler that hears of them.
 struct World {
@@ -447,8 +447,12 @@ pub(super) fn verdict(
 ) -> Result<BTreeMap<String, i64>, String> {
     let feasible = find_feasible(profile, pod, cluster, views, 0, NominatedFirst::No, &mut Meter::default());
     let feasible = feasible.map_err(|diagnosis| diagnosis.to_string())?;
-    let totals = score(profile, pod, cluster, views, &feasible.nodes, &mut Meter::default());
-    let names = feasible.nodes.iter().map(|id| cluster.node(*id).name.to_string());
+    let totals = score(profile, pod, cluster, views, &feasible, &mut Meter::default());
+    for random in 0..5 {
+        let chosen = choose(profile, pod, cluster, views, &feasible, random, &mut Meter::default());
+        assert_eq!(chosen, best(feasible.list(), &totals, random));
+    }
+    let names = feasible.nodes.iter().map(|id| cluster.node(id).name.to_string());
     Ok(names.zip(totals).collect())
 }
 

@@ -16,7 +16,6 @@ mod preempt;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tracing::info;
@@ -29,7 +28,7 @@ use super::follow::{Subject, Update};
 use crate::cluster::NodeId;
 use crate::extenders::{CallError, Consulted};
 use crate::framework::{
-    Diagnosis, NominatedFirst, Profile, all_feasible, best, diagnose, find_feasible, score,
+    Diagnosis, Feasible, NominatedFirst, Profile, all_feasible, best, diagnose, find_feasible, score,
 };
 use crate::limits;
 use crate::pod::PodInfo;
@@ -102,16 +101,16 @@ impl Scheduler {
             Err(diagnosis) => return self.refuse_or_ask(index, inquiry, *diagnosis),
         };
         self.start = (self.start + feasible.evaluated) % cluster.capacity().max(1);
-        let nodes = feasible.nodes;
+        let nodes = feasible.list();
         let extenders = inquiry.interested.iter().map(|index| self.desk.extenders.get(*index));
         let is_asked = |(filters, scores)| filters || scores && nodes.len() > 1;
         if !extenders.map(|one| (one.filters(), one.scores())).any(is_asked) {
-            return self.place_consulted(index, &inquiry, &nodes, &Consulted::default());
+            return self.place_consulted(index, &inquiry, &feasible, &Consulted::default());
         }
         let nominated = pod.nominated.as_deref().filter(|_| first == NominatedFirst::Yes);
         let nominated = nominated.and_then(|name| self.cluster.named(name)).map(|node| node.id);
         inquiry.stage = Stage::Nodes { nominated: nominated.is_some_and(|id| nodes == [id]) };
-        self.ask_nodes(inquiry, &nodes);
+        self.ask_nodes(inquiry, nodes);
     }
 
     fn ask_nodes(&mut self, inquiry: Inquiry, nodes: &[NodeId]) {
@@ -161,7 +160,7 @@ impl Scheduler {
             }
             Ok(consulted) => {
                 let fitting = self.still_feasible(index, &inquiry.pod, &consulted.nodes);
-                if !fitting.is_empty() {
+                if !fitting.nodes.is_empty() {
                     self.place_consulted(index, &inquiry, &fitting, &consulted);
                 } else if inquiry.rounds < limits::CONSULTATION_ROUNDS {
                     self.inquire(Inquiry { rounds: inquiry.rounds + 1, ..inquiry });
@@ -181,32 +180,28 @@ impl Scheduler {
     }
 
     /// Returns those of the nodes that the pod fits on in the cluster as it is.
-    fn still_feasible(&mut self, index: usize, pod: &PodInfo, names: &[String]) -> Vec<NodeId> {
+    fn still_feasible(&mut self, index: usize, pod: &PodInfo, names: &[String]) -> Feasible {
         let profile = &self.profiles[index];
         let Ok(feasible) = all_feasible(profile, pod, &mut self.cluster, &mut self.views) else {
-            return Vec::new();
+            return Feasible::from_iter([]);
         };
         let ids = names.iter().filter_map(|name| self.cluster.named(name)).map(|node| node.id);
-        let fitting: BTreeSet<NodeId> = ids.filter(|id| feasible.contains(*id)).collect();
-        fitting.into_iter().collect()
+        ids.filter(|id| feasible.contains(*id)).collect()
     }
 
     /// Places a pod on the best of the nodes, by the scores of plugins and of extenders.
-    fn place_consulted(&mut self, index: usize, inquiry: &Inquiry, nodes: &[NodeId], consulted: &Consulted) {
+    fn place_consulted(&mut self, index: usize, inquiry: &Inquiry, nodes: &Feasible, consulted: &Consulted) {
         let pod = &inquiry.pod;
         let profile = &self.profiles[index];
-        let chosen = match nodes {
-            [only] => Some(*only),
-            nodes => {
-                let (views, meter) = (&mut self.views, &mut self.meter);
-                let mut totals = score(profile, pod, &self.cluster, views, nodes, meter);
-                for (total, id) in totals.iter_mut().zip(nodes) {
-                    let extra = consulted.scores.get(&*self.cluster.node(*id).name);
-                    *total = total.wrapping_add(extra.copied().unwrap_or_default());
-                }
-                best(nodes, &totals, self.ambient.random.next_u64())
+        let chosen = nodes.only().or_else(|| {
+            let (views, meter) = (&mut self.views, &mut self.meter);
+            let mut totals = score(profile, pod, &self.cluster, views, nodes, meter);
+            for (total, id) in totals.iter_mut().zip(nodes.list()) {
+                let extra = consulted.scores.get(&*self.cluster.node(*id).name);
+                *total = total.wrapping_add(extra.copied().unwrap_or_default());
             }
-        };
+            best(nodes.list(), &totals, self.ambient.random.next_u64())
+        });
         let attempting = Attempting { pod: Arc::clone(pod), ..inquiry.attempting.clone() };
         self.assume(index, &attempting, chosen.expect("there are feasible nodes"));
         self.desk.leave(inquiry);

@@ -345,7 +345,8 @@ fn nodes_score_by_how_early_the_alternatives_are_that_they_serve() {
     add(&mut cluster, &claim("x", chosen.clone()));
     add(&mut cluster, &claim("other", json!({"status": allocated("b", "d0")})));
     let scores = |cluster: &Cluster, pod: &PodInfo| {
-        plugin().score(pod, cluster, &[NodeId::new(0), NodeId::new(1)]).unwrap().to_vec(2)
+        let nodes = [NodeId::new(0), NodeId::new(1)].into_iter().collect();
+        plugin().score(pod, cluster, &nodes).unwrap().to_vec(2)
     };
     assert_eq!(scores(&cluster, &user(&["x"])), [100, 87], "8 and 7 points");
     add(&mut cluster, &claim("y", json!({})));

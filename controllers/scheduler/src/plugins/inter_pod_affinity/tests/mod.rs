@@ -11,7 +11,7 @@ use serde_json::{Value, from_value, json};
 
 use super::{InterPodAffinity, InterPodAffinityArgs};
 use crate::cluster::{Cluster, NodeFacts, NodeId};
-use crate::framework::{Change, Code, Hint, Plugin, PreFilter, Versions};
+use crate::framework::{Change, Code, Feasible, Hint, Plugin, PreFilter, Versions};
 use crate::pod::PodInfo;
 
 fn pod(name: &str, namespace: &str, app: &str, affinity: Value) -> Arc<PodInfo> {
@@ -148,8 +148,8 @@ fn scores_add_the_weights_of_both_sides() {
     let score = |cluster: &mut Cluster, pod: &PodInfo, args| {
         let plugin = InterPodAffinity::new(args);
         plugin.register(pod, cluster);
-        let nodes: Vec<NodeId> = cluster.known().iter().collect();
-        Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
+        let nodes: Feasible = cluster.known().iter().collect();
+        Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.list().len()))
     };
     let args = InterPodAffinityArgs::default();
     let mut cluster = cluster();

@@ -13,7 +13,7 @@ use serde_json::{Value, from_value, json};
 use super::{PodTopologySpread, PodTopologySpreadArgs};
 use crate::cluster::terms::Owner;
 use crate::cluster::{Cluster, NodeFacts, NodeId};
-use crate::framework::{Change, Code, Hint, Plugin, PreFilter, Versions};
+use crate::framework::{Change, Code, Feasible, Hint, Plugin, PreFilter, Versions};
 use crate::plugins::sketch;
 use crate::pod::PodInfo;
 use crate::selector::Selector;
@@ -178,8 +178,8 @@ fn terminating_pods_do_not_count_but_their_removal_does_as_in_kube_scheduler() {
 
 fn scores(plugin: &PodTopologySpread, cluster: &mut Cluster, pod: &PodInfo) -> Option<Vec<i64>> {
     plugin.register(pod, cluster);
-    let nodes: Vec<NodeId> = cluster.known().iter().collect();
-    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.len()))
+    let nodes: Feasible = cluster.known().iter().collect();
+    Some(plugin.score(pod, cluster, &nodes)?.to_vec(nodes.list().len()))
 }
 
 #[test]

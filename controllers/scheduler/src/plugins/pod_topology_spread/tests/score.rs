@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 
 use super::super::{PodTopologySpread, PodTopologySpreadArgs};
 use super::sketched;
+use crate::cluster::Cluster;
 use crate::cluster::terms::Owner;
-use crate::cluster::{Cluster, NodeId};
-use crate::framework::Plugin;
+use crate::framework::{Feasible, Plugin};
 use crate::plugins::sketch;
 use crate::selector::Selector;
 
@@ -15,12 +15,12 @@ const HOST: &str = "kubernetes.io/hostname";
 /// Returns the scores of the first nodes of a cluster, which are those that the pod fits on. `host` is the key of hostnames.
 fn scores(plugin: &PodTopologySpread, cluster: &mut Cluster, pod: &str, feasible: usize) -> Option<Vec<i64>> {
     let pod = sketch::pod("p", &pod.replace(" host", &format!(" {HOST}")));
-    let nodes: Vec<NodeId> = cluster.known().iter().take(feasible).collect();
+    let nodes: Feasible = cluster.known().iter().take(feasible).collect();
     let before = plugin.score(&pod, cluster, &nodes);
     plugin.register(&pod, cluster);
     let scores = plugin.score(&pod, cluster, &nodes);
     assert_eq!(scores, before, "they do not depend on whether the pod is registered");
-    Some(scores?.to_vec(nodes.len()))
+    Some(scores?.to_vec(nodes.list().len()))
 }
 
 /// Returns a cluster of nodes, each of them with its name as hostname.
