@@ -91,6 +91,10 @@ impl Call {
     pub fn post(path: impl Into<String>, body: Bytes) -> Self {
         Self { method: Method::POST, path: path.into(), content_type: "application/json", body }
     }
+
+    pub fn put(path: impl Into<String>, body: Bytes) -> Self {
+        Self { method: Method::PUT, ..Self::post(path, body) }
+    }
 }
 
 /// An HTTP/2 connection. Clones share it.

@@ -6,7 +6,7 @@
 //!   this process                        `hawser apiserver`        `hawser scheduler` or kube-scheduler
 //!     nodes, pods ──────────────TLS────▶ chain ▶ verbs ▶ store ◀─TLS─ caches ▶ queue ▶ attempts ▶ bindings
 //!     watch of the pods that are bound ◀─
-//!   `limit`: the same pods and bindings, all written by this process
+//!   `limit`: the same pods, claims of devices and bindings, all written by this process
 //! ```
 
 mod alone;

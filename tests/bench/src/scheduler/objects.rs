@@ -276,6 +276,16 @@ pub fn device_claim(namespace: &str, name: &str) -> (String, Value) {
     (format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"), claim)
 }
 
+/// Returns a claim of one device that has it, for a pod, on a node.
+pub fn allocated_claim(namespace: &str, name: &str, node: &str) -> (String, Value) {
+    let (path, mut claim) = device_claim(namespace, name);
+    claim["metadata"]["finalizers"] = json!(["resource.kubernetes.io/delete-protection"]);
+    let device = json!({"request": "req-0", "driver": DEVICE_DRIVER, "pool": node, "device": "instance-0"});
+    claim["status"] = json!({"allocation": {"devices": {"results": [device]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": name}]});
+    (format!("{path}/{name}"), claim)
+}
+
 /// Returns a namespace of the team, and the account of its pods.
 pub fn namespace(name: &str) -> [(String, Value); 2] {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",

@@ -1,5 +1,5 @@
-//! The rates that are possible without a scheduler: the pods of a workload and their bindings, written by this process
-//! straight to an API server.
+//! The rates that are possible without a scheduler: the pods of a workload, their claims of devices and their bindings,
+//! written by this process straight to an API server.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -74,10 +74,16 @@ impl Straight {
         Self { stage, nodes: (0..workload.nodes).map(|i| workload.node_name(i)).collect() }
     }
 
-    /// Creates pods, and binds each as soon as it exists.
+    /// Creates pods, and binds each as soon as it exists; before that, writes its claim of a device as a scheduler does.
     async fn create_and_bind(&self, group: Group) -> Result<()> {
         let created = stream::iter(0..group.count).map(|i| self.post(i, group)).buffer_unordered(CLIENTS);
-        let bind = |created: Result<usize>| async move { self.bind(created?, group).await };
+        let bind = |created: Result<usize>| async move {
+            let i = created?;
+            if group.uses_devices() {
+                self.allocate(i, group).await?;
+            }
+            self.bind(i, group).await
+        };
         created.map(bind).buffer_unordered(BINDINGS).try_for_each(|()| async { Ok(()) }).await
     }
 
@@ -100,12 +106,27 @@ impl Straight {
     /// Binds pod `i`; the pods are distributed over the nodes.
     pub async fn bind(&self, i: usize, group: Group) -> Result<()> {
         let name = group.name(i);
-        let binding = objects::binding(&name, &self.nodes[i % self.nodes.len()]);
+        let binding = objects::binding(&name, self.node(i));
         self.send(i, &format!("{}/{name}/binding", pods(&group, i)), &binding).await
     }
 
+    /// Writes the finalizer and the status of the claim of pod `i`.
+    async fn allocate(&self, i: usize, group: Group) -> Result<()> {
+        let (path, claim) = objects::allocated_claim(&group.namespace(i), &group.name(i), self.node(i));
+        let body = Bytes::from(claim.to_string());
+        self.call(i, Call::put(&path, body.clone())).await?;
+        self.call(i, Call::put(format!("{path}/status"), body)).await
+    }
+
+    fn node(&self, i: usize) -> &str {
+        &self.nodes[i % self.nodes.len()]
+    }
+
     async fn send(&self, i: usize, path: &str, object: &Value) -> Result<()> {
-        let call = Call::post(path, Bytes::from(object.to_string()));
+        self.call(i, Call::post(path, Bytes::from(object.to_string()))).await
+    }
+
+    async fn call(&self, i: usize, call: Call) -> Result<()> {
         self.stage.connections[i % CONNECTIONS].read(call).await.map(drop)
     }
 }

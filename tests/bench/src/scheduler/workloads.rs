@@ -78,6 +78,11 @@ impl Group {
         pod
     }
 
+    /// Returns `true` if each pod has a claim of a device.
+    pub fn uses_devices(&self) -> bool {
+        self.claim == Some(Claim::Device)
+    }
+
     /// Returns the pods with the paths to create them at.
     pub fn pods(&self) -> impl Iterator<Item = (String, Value)> {
         (0..self.count).map(|i| (format!("/api/v1/namespaces/{}/pods", self.namespace(i)), self.pod(i)))
