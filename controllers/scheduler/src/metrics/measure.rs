@@ -74,6 +74,12 @@ measures! {
         "[ALPHA] Preemptions whose victims were deleted, or could not be.");
     VOLUME_ERRORS = Measure::counter("scheduler_volume_scheduling_stage_error_total", &["operation"],
         "[ALPHA] Failures to bind the claims of a pod.");
+    CALLS = Measure::counter("scheduler_async_api_call_execution_total", &["call_type", "result"],
+        "[ALPHA] Requests about pods that were made.");
+    CALL_DURATION = Measure::histogram("scheduler_async_api_call_execution_duration_seconds", FROM_1_MS,
+        &["call_type", "result"], "[ALPHA] Time of a request about a pod.");
+    PENDING_CALLS = Measure::gauge("scheduler_pending_async_api_calls", &["call_type"],
+        "[ALPHA] Number of requests about pods that wait.");
     REQUESTS = Measure::gauge("kube_pod_resource_request",
         &["namespace", "pod", "node", "scheduler", "priority", "resource", "unit"],
         "[STABLE] Resources that a pod requests, as scheduler and kubelet count them.");

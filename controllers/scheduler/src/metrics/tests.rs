@@ -119,3 +119,25 @@ async fn attempt_shows_its_extension_points_and_the_plugins_that_were_timed() {
     assert_eq!(read(&metrics, "scheduler_plugin_execution_duration_seconds", &labels), Some(1.0));
     assert_eq!(read(&metrics, "scheduler_scheduling_algorithm_duration_seconds", &[]), Some(1.0));
 }
+
+#[test]
+fn requests_about_pods_are_counted_only_if_their_gate_is_on() {
+    let metrics = working();
+    for is_on in [false, true] {
+        if is_on {
+            metrics.count_calls();
+        }
+        metrics.call_waits(Call::Binding);
+        metrics.call_waits(Call::Binding);
+        metrics.call_waits_no_more(Call::Binding);
+        metrics.called(Call::Binding, true, Duration::ZERO);
+        metrics.called(Call::StatusPatch, false, Duration::ZERO);
+        let read = |name, labels: &[&str]| read(&metrics, name, labels);
+        let one = is_on.then_some(1.0);
+        for (call, result) in [("pod_binding", "success"), ("pod_status_patch", "error")] {
+            assert_eq!(read("scheduler_async_api_call_execution_total", &[call, result]), one);
+            assert_eq!(read("scheduler_async_api_call_execution_duration_seconds", &[call, result]), one);
+        }
+        assert_eq!(read("scheduler_pending_async_api_calls", &["pod_binding"]), one);
+    }
+}
