@@ -21,7 +21,9 @@ use tokio::time::Instant;
 
 use self::measure::*;
 pub use self::resources::PodResources;
+use crate::bind_devices::{Held, Waited};
 use crate::framework::{Event, Meter, Profile, Stage, Status};
+use crate::limits;
 use crate::pod::PodInfo;
 use crate::queue::{Counts, Incoming, Measures, QueueTimes};
 
@@ -128,6 +130,11 @@ struct Tally {
     /// By kind and success.
     calls: Family<(Call, bool)>,
     pending_calls: Family<Call>,
+    /// By success.
+    claims_made: Family<bool>,
+    /// By profile and driver.
+    device_waits: Family<(usize, String, Waited)>,
+    device_allocations: Family<(usize, String, Waited)>,
     /// Number of bindings that are being written.
     bindings: usize,
     state: State,
@@ -165,6 +172,9 @@ impl Tally {
             victims: Family::new(&PREEMPTION_VICTIMS),
             preemptions: Family::new(&PREEMPTION_DURATION),
             volume_errors: Family::new(&VOLUME_ERRORS),
+            claims_made: Family::new(&CLAIMS_MADE),
+            device_waits: Family::new(&DEVICE_WAIT),
+            device_allocations: Family::new(&DEVICE_ALLOCATIONS),
             calls: Family::new(&CALL_DURATION),
             pending_calls: Family::new(&PENDING_CALLS),
             bindings: 0,
@@ -280,6 +290,30 @@ impl Metrics {
     /// Counts claims of a pod that were not bound.
     pub(crate) fn volumes_failed(&self) {
         self.change(|tally| tally.volume_errors.add("bind", 1.0));
+    }
+
+    /// Counts a claim that was made for a pod, and the wait until its devices were ready.
+    pub(crate) fn devices_bound(&self, profile: usize, held: &Held) {
+        if held.made.is_none() && held.waited.is_none() {
+            return;
+        }
+        self.change(|tally| {
+            if let Some(is_made) = held.made {
+                tally.claims_made.add(is_made, 1.0);
+            }
+            let Some((waited, took)) = held.waited else { return };
+            for (driver, has_conditions) in held.drivers() {
+                let labels = (profile, driver.to_owned(), waited);
+                let is_full = tally.device_waits.len() >= limits::SHOWN_DRIVERS;
+                if is_full && !tally.device_waits.contains(&labels) {
+                    continue;
+                }
+                tally.device_waits.time(labels.clone(), took);
+                if has_conditions {
+                    tally.device_allocations.add(labels, 1.0);
+                }
+            }
+        });
     }
 
     /// Begins to count requests about pods (`SchedulerAsyncAPICalls`).

@@ -151,7 +151,7 @@ impl Binder {
     /// Writes what plugins have planned and the binding; undoes what can be undone if the pod is not bound.
     async fn try_bind(&self, placed: &Placed, off: &CancellationToken) -> Outcome {
         let (profile, began) = (placed.attempt.profile, Instant::now());
-        let mut held = Vec::new();
+        let mut held = Held::default();
         let prepared = self.carry_out(placed, off, &mut held).await.and_then(|()| {
             let called_off = || Outcome::Failed("preempted by DefaultPreemption".to_owned());
             self.preparing.passes(&placed.pod.uid).then_some(()).ok_or_else(called_off)
@@ -213,7 +213,7 @@ impl Binder {
         &self,
         placed: &Placed,
         off: &CancellationToken,
-        held: &mut Vec<Held>,
+        held: &mut Held,
     ) -> Result<(), Outcome> {
         let told = |claim: Arc<ResourceClaim>| {
             self.updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
@@ -229,6 +229,7 @@ impl Binder {
                 PreBind::Devices(plan) => {
                     let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
                     let bound = self.devices.bind(&self.client, plan, event, held, &told, off).await;
+                    self.metrics.devices_bound(placed.attempt.profile, held);
                     bound.map_err(|error| {
                         not_bound(placed, "DynamicResources", &error, &error.event_text())
                     })?;
