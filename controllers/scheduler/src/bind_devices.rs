@@ -124,6 +124,13 @@ struct HeldClaim {
 }
 
 impl Held {
+    /// Returns claims whose devices were waited for.
+    #[cfg(test)]
+    pub fn for_tests(claims: Vec<ResourceClaim>, waited: (Waited, Duration)) -> Self {
+        let held = |claim| HeldClaim { claim: Arc::new(claim), is_made: false };
+        Self { claims: claims.into_iter().map(held).collect(), made: None, waited: Some(waited) }
+    }
+
     /// Returns the driver of each device of the claims, and `true` if the device has to be prepared.
     pub fn drivers(&self) -> impl Iterator<Item = (&str, bool)> {
         let claims = self.claims.iter().filter_map(|held| allocation(&held.claim)?.devices.as_ref());

@@ -141,11 +141,17 @@ struct Requests {
     waiting: Option<Change>,
     /// Set while a status is being sent, and cancelled when that ends.
     in_flight: Option<CancellationToken>,
-    /// What is in flight is not sent again if it fails.
+    /// The status in flight is not sent again if that fails.
     is_over: bool,
     /// A task sends what waits.
     has_task: bool,
     is_binding: bool,
+}
+
+type Objects = Arc<Mutex<BTreeMap<Uid, Requests>>>;
+
+fn lock(objects: &Objects) -> MutexGuard<'_, BTreeMap<Uid, Requests>> {
+    objects.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes statuses of pods that wait, and of groups.
@@ -156,7 +162,7 @@ pub(super) struct Conditions {
     lanes: Arc<Semaphore>,
     metrics: Metrics,
     /// The objects with a status to write, and the pods that are being bound.
-    objects: Arc<Mutex<BTreeMap<Uid, Requests>>>,
+    objects: Objects,
 }
 
 impl Conditions {
@@ -165,7 +171,7 @@ impl Conditions {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uid, Requests>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.objects)
     }
 
     /// Returns the number of objects with a status to write, or with a binding.
@@ -238,7 +244,7 @@ impl Conditions {
             (requests.is_over, requests.is_binding) = (true, true);
             requests.in_flight.clone()
         };
-        let binding = Binding { conditions: self.clone(), uid: uid.clone() };
+        let binding = Binding { objects: Arc::clone(&self.objects), uid: uid.clone() };
         if let Some(in_flight) = in_flight {
             in_flight.cancelled().await;
         }
@@ -327,13 +333,13 @@ impl Conditions {
 
 /// A binding of a pod that has begun.
 pub(super) struct Binding {
-    conditions: Conditions,
+    objects: Objects,
     uid: Uid,
 }
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        let mut objects = self.conditions.lock();
+        let mut objects = lock(&self.objects);
         let Some(requests) = objects.get_mut(&self.uid) else { return };
         requests.is_binding = false;
         if !requests.has_task {

@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1;
 use tests_fake::at;
 
 use super::*;
-use crate::metrics::Metrics;
 
 /// The caches of a process whose API is silent, and the binder on them.
 struct World {
@@ -86,8 +85,8 @@ async fn devices_that_nobody_prepares_end_the_wait_with_the_time_of_the_pod() {
     let open = claim(json!({}));
     let deallocated = |claim: &mut ResourceClaim| claim.status.as_mut().unwrap().allocation = None;
     for seen in [(|_| {}) as fn(&mut ResourceClaim), deallocated] {
-        let world = World::new(&[open.clone()]);
-        let (bound, held, took) = world.bind(&[open.clone()], Some(slow("a")), seen).await;
+        let world = World::new(std::slice::from_ref(&open));
+        let (bound, held, took) = world.bind(std::slice::from_ref(&open), Some(slow("a")), seen).await;
         assert_eq!((bound, took), (Err(TOO_LONG.to_owned()), 600));
         assert_eq!(held.waited.unwrap().0, Waited::Timeout);
     }
@@ -144,28 +143,8 @@ async fn pod_waits_for_the_devices_of_all_its_claims_in_their_order() {
 #[tokio::test(start_paused = true)]
 async fn pod_without_devices_to_prepare_does_not_wait() {
     let open = claim(json!({}));
-    let (bound, held, took) = World::new(&[]).bind(&[open.clone()], Some(devices()), |_| {}).await;
+    let (bound, held, took) =
+        World::new(&[]).bind(std::slice::from_ref(&open), Some(devices()), |_| {}).await;
     assert_eq!((bound, took, held.waited), (Ok(()), 0, None));
     assert_eq!(held.drivers().collect::<Vec<_>>(), [("d", false)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn waits_are_counted_for_each_device_by_its_driver() {
-    let claims = [having("x", "a", -9, &["ready"]), having("y", "b", -590, &[])];
-    let (_, held, _) = World::new(&claims).bind(&claims, None, |_| {}).await;
-    let metrics = Metrics::default();
-    metrics.begin(&[crate::config::default_profile()], Cache::default());
-    metrics.devices_bound(0, &held);
-    metrics.devices_bound(0, &Held { made: Some(true), ..Held::default() });
-    let values = |name: &str| {
-        let series = metrics.series().into_iter().find(|series| series.measure.name == name).unwrap();
-        series.values.keys().map(|labels| labels.join(" ")).collect::<Vec<_>>()
-    };
-    for name in [
-        "scheduler_dra_bindingconditions_wait_duration_seconds",
-        "scheduler_dra_bindingconditions_allocations_total",
-    ] {
-        assert_eq!(values(name), ["default-scheduler d timeout"]);
-    }
-    assert_eq!(values("scheduler_resourceclaim_creates_total"), ["success"]);
 }
