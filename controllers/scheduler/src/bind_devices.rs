@@ -1,6 +1,7 @@
 //! Writes the devices of claims and the pods that use them, and waits until the devices are ready.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_client::{Cache, Change, Informers, ObjectKey, SeriesRecorder, version_of};
 use apiserver_meta::ambient::Ambient;
@@ -12,6 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -34,9 +36,45 @@ pub enum DeviceError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Somebody else has changed a claim, or a driver has given up.
+    /// Somebody else has changed a claim.
     #[error("{0}")]
     Stuck(String),
+    /// A driver has given up.
+    #[error("{0}")]
+    GivenUp(String),
+    /// A driver takes too long.
+    #[error("{0}")]
+    TimedOut(String),
+}
+
+/// The end of a wait for devices to become ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waited {
+    Success,
+    Failure,
+    Timeout,
+    Error,
+}
+
+impl Waited {
+    /// Returns the name in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Timeout => "timeout",
+            Self::Error => "error",
+        }
+    }
+
+    fn of(ready: &Result<(), DeviceError>) -> Self {
+        match ready {
+            Ok(()) => Self::Success,
+            Err(DeviceError::GivenUp(_)) => Self::Failure,
+            Err(DeviceError::TimedOut(_)) => Self::Timeout,
+            Err(DeviceError::Request { .. } | DeviceError::Stuck(_)) => Self::Error,
+        }
+    }
 }
 
 impl DeviceError {
@@ -51,7 +89,7 @@ impl DeviceError {
             Self::Request { source, .. } => {
                 matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409)
             }
-            Self::Stuck(_) => false,
+            Self::Stuck(_) | Self::GivenUp(_) | Self::TimedOut(_) => false,
         }
     }
 
@@ -62,17 +100,46 @@ impl DeviceError {
                 kube::Error::Api(status) => format!("{what}: {}", status.message),
                 other => format!("{what}: {other}"),
             },
-            Self::Stuck(why) => why.clone(),
+            Self::Stuck(why) | Self::GivenUp(why) | Self::TimedOut(why) => why.clone(),
         }
     }
 }
 
+/// The claims of a pod while it is bound.
+#[derive(Debug, Default)]
+pub struct Held {
+    claims: Vec<HeldClaim>,
+    /// A claim was made for the pod, or could not be; `None` if none was to be made.
+    pub made: Option<bool>,
+    /// The end of the wait for devices to become ready, and its time; `None` if there was none.
+    pub waited: Option<(Waited, Duration)>,
+}
+
 /// A claim of a pod as it was last written.
 #[derive(Debug)]
-pub struct Held {
+struct HeldClaim {
     claim: Arc<ResourceClaim>,
     /// The claim was made for the pod.
     is_made: bool,
+}
+
+impl Held {
+    /// Returns claims whose devices were waited for.
+    #[cfg(test)]
+    pub fn for_tests(claims: Vec<ResourceClaim>, waited: (Waited, Duration)) -> Self {
+        let held = |claim| HeldClaim { claim: Arc::new(claim), is_made: false };
+        Self { claims: claims.into_iter().map(held).collect(), made: None, waited: Some(waited) }
+    }
+
+    /// Returns the driver of each device of the claims, and `true` if the device has to be prepared.
+    pub fn drivers(&self) -> impl Iterator<Item = (&str, bool)> {
+        let claims = self.claims.iter().filter_map(|held| allocation(&held.claim)?.devices.as_ref());
+        let results = claims.flat_map(|devices| devices.results.iter().flatten());
+        results.map(|result| {
+            let conditions = result.binding_conditions.as_ref();
+            (result.driver.as_str(), conditions.is_some_and(|conditions| !conditions.is_empty()))
+        })
+    }
 }
 
 /// Tells of each claim that was written.
@@ -130,53 +197,55 @@ impl DeviceBinder {
         client: &Client,
         plan: &DevicePlan,
         event: Option<(&SeriesRecorder, ObjectReference)>,
-        held: &mut Vec<Held>,
+        held: &mut Held,
         told: Told<'_>,
         off: &CancellationToken,
     ) -> Result<(), DeviceError> {
         for one in plan.claims.iter().take_while(|_| !off.is_cancelled()) {
-            held.push(Held { claim: Arc::clone(&one.claim), is_made: false });
-            let Some(last) = held.last_mut() else { continue };
+            held.claims.push(HeldClaim { claim: Arc::clone(&one.claim), is_made: false });
+            let Some(last) = held.claims.last_mut() else { continue };
+            if one.made_for.is_some() {
+                let made = make(client, plan, one, last).await;
+                held.made = Some(made.is_ok());
+                made?;
+            }
             if one.allocation.is_some() || !is_reserved(&one.claim, &plan.uid) {
                 self.bind_claim(client, plan, one, last, told, off).await?;
             }
         }
-        if !held.iter().any(|held| has_conditions(&held.claim)) {
+        if !held.claims.iter().any(|held| has_conditions(&held.claim)) {
             return Ok(());
         }
         if let Some((recorder, reference)) = event {
             let text = format!("waiting for binding conditions for device on node {}", plan.node);
             recorder.normal(reference, "BindingConditionsPending", "Scheduling", text);
         }
-        let ready = tokio::time::timeout(plan.timeout, self.ready(plan, held));
-        match off.run_until_cancelled(ready).await {
-            Some(Ok(ready)) => ready,
-            Some(Err(_)) => {
-                Err(DeviceError::Stuck("device binding timeout: context deadline exceeded".to_owned()))
+        let began = Instant::now();
+        let ready = tokio::time::timeout(plan.timeout, self.ready(plan, &mut held.claims));
+        let (ready, waited) = match off.run_until_cancelled(ready).await {
+            Some(ended) => {
+                let too_long = "device binding timeout: context deadline exceeded";
+                let ready = ended.unwrap_or_else(|_| Err(DeviceError::TimedOut(too_long.to_owned())));
+                let waited = Waited::of(&ready);
+                (ready, waited)
             }
-            None => Ok(()),
-        }
+            None => (Ok(()), Waited::Error),
+        };
+        held.waited = Some((waited, began.elapsed()));
+        ready
     }
 
-    /// Writes the devices and the pod into the status of a claim, which is made before if need be.
+    /// Writes the devices and the pod into the status of a claim.
     async fn bind_claim(
         &self,
         client: &Client,
         plan: &DevicePlan,
         one: &ClaimPlan,
-        held: &mut Held,
+        held: &mut HeldClaim,
         told: Told<'_>,
         off: &CancellationToken,
     ) -> Result<(), DeviceError> {
         let api = api(client, &one.claim);
-        if one.made_for.is_some() {
-            let mut new = one.claim.as_ref().clone();
-            (new.metadata.name, new.metadata.uid) = (None, None);
-            let made = api.create(&PostParams::default(), &new).await;
-            let what = format!("create claim for extended resources {}/", plan.pod.namespace);
-            held.claim = Arc::new(made.map_err(DeviceError::request(what))?);
-            held.is_made = true;
-        }
         let allocation = one.allocation.clone().map(|allocation| self.with_share_ids(allocation));
         let mut attempts = 1;
         let written = loop {
@@ -265,18 +334,19 @@ impl DeviceBinder {
         }
     }
 
-    /// Waits until the devices of all claims are ready.
-    async fn ready(&self, plan: &DevicePlan, held: &mut [Held]) -> Result<(), DeviceError> {
+    /// Waits until the devices of all claims are ready. Those of a claim may have been waited for before, so that their time ends
+    /// without a change.
+    async fn ready(&self, plan: &DevicePlan, held: &mut [HeldClaim]) -> Result<(), DeviceError> {
         let mut changes = self.changes.subscribe();
         while !self.are_ready(plan, held)? {
-            if changes.changed().await.is_err() {
+            if let Ok(Err(_)) = tokio::time::timeout(limits::READY_CHECK, changes.changed()).await {
                 break;
             }
         }
         Ok(())
     }
 
-    fn are_ready(&self, plan: &DevicePlan, held: &mut [Held]) -> Result<bool, DeviceError> {
+    fn are_ready(&self, plan: &DevicePlan, held: &mut [HeldClaim]) -> Result<bool, DeviceError> {
         let has_pod = self.pods.get(&plan.pod).is_some_and(|pod| pod.uid == plan.uid);
         if !has_pod {
             return Err(DeviceError::Stuck(format!(
@@ -297,10 +367,10 @@ impl DeviceBinder {
             let readiness = if allocation(claim).is_none() { Readiness::Waiting } else { readiness(claim) };
             match readiness {
                 Readiness::Ready => {}
-                Readiness::Failed(why) => return Err(DeviceError::Stuck(why)),
+                Readiness::Failed(why) => return Err(DeviceError::GivenUp(why)),
                 Readiness::Waiting if has_timed_out(claim, plan.timeout, self.ambient.now()) => {
                     let why = format!("device binding timeout: claim={}", name(claim));
-                    return Err(DeviceError::Stuck(why));
+                    return Err(DeviceError::TimedOut(why));
                 }
                 Readiness::Waiting => return Ok(false),
             }
@@ -310,8 +380,8 @@ impl DeviceBinder {
 
     /// Takes a pod that is not bound from its claims, and deletes the one that was made for it. What fails is logged: the
     /// controller of claims does the same for pods that are gone.
-    pub async fn undo(&self, client: &Client, uid: &Uid, held: &[Held]) {
-        for Held { claim, is_made } in held {
+    pub async fn undo(&self, client: &Client, uid: &Uid, held: &Held) {
+        for HeldClaim { claim, is_made } in &held.claims {
             let key = ObjectKey::of(claim.as_ref());
             let undone = if *is_made {
                 delete(client, claim).await
@@ -332,6 +402,22 @@ impl DeviceBinder {
             }
         }
     }
+}
+
+/// Makes a claim for the resources of a pod.
+async fn make(
+    client: &Client,
+    plan: &DevicePlan,
+    one: &ClaimPlan,
+    held: &mut HeldClaim,
+) -> Result<(), DeviceError> {
+    let mut new = one.claim.as_ref().clone();
+    (new.metadata.name, new.metadata.uid) = (None, None);
+    let made = api(client, &new).create(&PostParams::default(), &new).await;
+    let what = format!("create claim for extended resources {}/", plan.pod.namespace);
+    held.claim = Arc::new(made.map_err(DeviceError::request(what))?);
+    held.is_made = true;
+    Ok(())
 }
 
 /// Returns `true` if a version of a claim is older than another.

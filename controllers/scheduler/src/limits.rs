@@ -61,6 +61,10 @@ pub const CLAIM_WRITES: u32 = 5;
 pub const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait until a claim that was made for resources of a pod is seen, as in kube-scheduler.
 pub const CLAIM_SEEN: Duration = Duration::from_secs(120);
+/// Interval at which it is checked if devices have had their time to become ready, as in kube-scheduler.
+pub const READY_CHECK: Duration = Duration::from_secs(5);
+/// Values of a metric that has the names of drivers as labels: nodes and drivers choose these names.
+pub const SHOWN_DRIVERS: usize = 256;
 /// Updates of a pod that are remembered during its attempt: after more, it is tried again after its back-off.
 pub const OWN_EVENTS: usize = 64;
 /// Selectors whose matching pods are counted by node: at 5,000 nodes, each takes 20 kB.

@@ -142,3 +142,17 @@ pub fn pod_hint(
 pub fn named<'a>(cluster: &'a Cluster, name: &str) -> &'a Node {
     cluster.named(name).expect("the cluster has the node")
 }
+
+/// Has a class of devices, `c`, serve a resource, with so many devices on these nodes.
+pub fn serve_devices(cluster: &mut Cluster, resource: &str, nodes: &[(&str, usize)]) {
+    let class = json!({"metadata": {"name": "c"}, "spec": {"extendedResourceName": resource}});
+    cluster.device_classes.set(Arc::new(from_value(class).expect("the JSON is a DeviceClass")));
+    for (node, count) in nodes {
+        let devices: Vec<Value> = (0..*count).map(|index| json!({"name": format!("d{index}")})).collect();
+        let slice = json!({"metadata": {"name": node}, "spec": {"driver": "d", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}});
+        cluster
+            .devices
+            .set_slice(node, Some(Arc::new(from_value(slice).expect("the JSON is a ResourceSlice"))));
+    }
+}

@@ -141,7 +141,7 @@ mod tests {
         let flags =
             read(&["--feature-gates=GenericWorkload=true,Other=true", "--feature-gates=GangScheduling=true"]);
         let (gates, others) = flags.gates().unwrap();
-        assert_eq!(gates, Gates { generic_workload: true, gang_scheduling: true });
+        assert_eq!(gates, Gates { generic_workload: true, gang_scheduling: true, ..Gates::default() });
         assert_eq!(others, ["Other"]);
         assert_eq!(read(&[]).gates().unwrap().0, Gates::default());
         let error = format!("{:#}", read(&["--feature-gates=GangScheduling=true"]).gates().unwrap_err());

@@ -20,7 +20,7 @@ pub const FLAGS: &[Flag] = &[
     Flag { name: "leader-elect-resource-name", kind: Text, path: "leaderElection.resourceName", effect: Acts, help: "Name of the Lease [kube-scheduler]" },
     Flag { name: "leader-elect-resource-namespace", kind: Text, path: "leaderElection.resourceNamespace", effect: Acts, help: "Namespace of the Lease [kube-system]" },
     Flag { name: "pod-max-in-unschedulable-pods-duration", kind: Duration, path: "", effect: Acts, help: "Time after which a pod that fits nowhere is tried again though nothing has happened [5m0s]" },
-    Flag { name: "feature-gates", kind: List, path: "", effect: Acts, help: "Feature gates, such as GenericWorkload=true,GangScheduling=true; all others but AllAlpha switch nothing" },
+    Flag { name: "feature-gates", kind: List, path: "", effect: Acts, help: "Feature gates, such as GenericWorkload=true,GangScheduling=true; all others but SchedulerAsyncAPICalls, AllAlpha and AllBeta switch nothing" },
     Flag { name: "profiling", kind: Bool, path: "", effect: Nothing, help: "" },
     Flag { name: "contention-profiling", kind: Bool, path: "", effect: Nothing, help: "" },
     Flag { name: "kube-api-content-type", kind: Text, path: "", effect: Nothing, help: "" },

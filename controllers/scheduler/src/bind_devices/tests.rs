@@ -1,3 +1,5 @@
+mod waits;
+
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,6 +19,8 @@ struct Server {
     /// Codes to answer writes of the claim with, before any is accepted.
     codes: Vec<u16>,
     asked: Vec<(String, Value)>,
+    /// The status of pods cannot be written.
+    refuses_pods: bool,
 }
 
 type Shared = Arc<Mutex<Server>>;
@@ -25,12 +29,14 @@ fn answer(server: &Shared, method: &str, path: &str, body: Value) -> (u16, Value
     let mut server = server.lock().unwrap();
     let what = path.rsplit('/').take(2).collect::<Vec<_>>();
     server.asked.push((format!("{method} {}/{}", what[1], what[0]), body.clone()));
+    let refused = |code: u16| {
+        (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": "X", "message": "no"}))
+    };
     if matches!(method, "PUT" | "POST") && !server.codes.is_empty() {
-        let code = server.codes.remove(0);
-        return (
-            code,
-            json!({"kind": "Status", "status": "Failure", "code": code, "reason": "X", "message": "no"}),
-        );
+        return refused(server.codes.remove(0));
+    }
+    if method == "PATCH" && server.refuses_pods && path.contains("/pods/") {
+        return refused(500);
     }
     if matches!(method, "PUT" | "POST") {
         server.claim = body;
@@ -105,9 +111,9 @@ async fn bind(
     stored: &Value,
     codes: &[u16],
     plan: &DevicePlan,
-) -> (Result<(), String>, Vec<String>, Value, Vec<Held>) {
+) -> (Result<(), String>, Vec<String>, Value, Held) {
     let (client, server) = server(stored, codes);
-    let mut held = Vec::new();
+    let mut held = Held::default();
     let bound = binder().bind(&client, plan, None, &mut held, &|_| {}, &CancellationToken::new()).await;
     let server = server.lock().unwrap();
     let asked = server.asked.iter().map(|(what, _)| what.clone()).collect();
@@ -189,8 +195,25 @@ async fn claims_for_resources_are_made_and_deleted_if_the_pod_is_not_bound() {
     let asked: Vec<String> = server.lock().unwrap().asked.iter().map(|(what, _)| what.clone()).collect();
     assert_eq!(asked, ["PUT resourceclaims/made", "DELETE resourceclaims/made"]);
     assert!(server.lock().unwrap().claim["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty));
-    let (bound, ..) = bind(&new, &[403], &plan(&new, Some(devices()), true)).await;
+    let (bound, .., held) = bind(&new, &[403], &plan(&new, Some(devices()), true)).await;
     assert_eq!(bound, Err("create claim for extended resources default/: no".to_owned()));
+    assert_eq!(held.made, Some(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_was_made_is_deleted_if_the_pod_cannot_be_told_of_it() {
+    let new = claim(json!({"metadata": {"generateName": "p-", "resourceVersion": null}}));
+    let (client, server) = server(&new, &[]);
+    server.lock().unwrap().refuses_pods = true;
+    let (plan, mut held) = (plan(&new, Some(devices()), true), Held::default());
+    let bound = binder().bind(&client, &plan, None, &mut held, &|_| {}, &CancellationToken::new()).await;
+    let text = bound.unwrap_err().event_text();
+    assert_eq!(text, "update pod default/p ExtendedResourceClaimStatus: no");
+    assert_eq!((held.made, held.waited), (Some(true), None));
+    server.lock().unwrap().asked.clear();
+    binder().undo(&client, &"pod".into(), &held).await;
+    let asked: Vec<String> = server.lock().unwrap().asked.iter().map(|(what, _)| what.clone()).collect();
+    assert_eq!(asked, ["PUT resourceclaims/made", "DELETE resourceclaims/made"]);
 }
 
 #[tokio::test(start_paused = true)]

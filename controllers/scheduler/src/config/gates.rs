@@ -7,6 +7,8 @@ pub struct Gates {
     pub generic_workload: bool,
     /// `GangScheduling`: none of a group's pods is bound before enough of them have a node. Needs the other one.
     pub gang_scheduling: bool,
+    /// `SchedulerAsyncAPICalls`: requests about pods are counted in metrics.
+    pub async_api_calls: bool,
 }
 
 /// A list of feature gates cannot be used.
@@ -29,6 +31,8 @@ impl Gates {
     /// Fails if a gate has no value, or one that is none, or needs another one that is off.
     pub fn parse(text: &str) -> Result<(Self, Vec<String>), GatesError> {
         let (mut gates, mut others, mut alpha) = ((None, None), Vec::new(), None);
+        // Of all gates that are named here, this one alone is beta.
+        let (mut async_api_calls, mut beta) = (None, None);
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
             let (name, value) = one.split_once('=').ok_or_else(|| GatesError::NoValue(one.to_owned()))?;
             let (name, value) = (name.trim(), value.trim());
@@ -36,12 +40,16 @@ impl Gates {
             match name {
                 "GenericWorkload" => gates.0 = Some(is_on),
                 "GangScheduling" => gates.1 = Some(is_on),
+                "SchedulerAsyncAPICalls" => async_api_calls = Some(is_on),
+                "AllBeta" => beta = Some(is_on),
                 "AllAlpha" => alpha = Some(is_on),
                 other => others.push(other.to_owned()),
             }
         }
         let is_on = |gate: Option<bool>| gate.or(alpha).unwrap_or(false);
-        let gates = Self { generic_workload: is_on(gates.0), gang_scheduling: is_on(gates.1) };
+        let async_api_calls = async_api_calls.or(beta).unwrap_or(false);
+        let gates =
+            Self { generic_workload: is_on(gates.0), gang_scheduling: is_on(gates.1), async_api_calls };
         if gates.gang_scheduling && !gates.generic_workload {
             return Err(GatesError::Depends("GangScheduling", "GenericWorkload"));
         }
@@ -64,7 +72,8 @@ mod tests {
 
     #[test]
     fn gates_are_off_unless_they_are_named() {
-        let on = Gates { generic_workload: true, gang_scheduling: true };
+        let on = Gates { generic_workload: true, gang_scheduling: true, ..Gates::default() };
+        let calls = Gates { async_api_calls: true, ..Gates::default() };
         for (text, expected) in [
             ("", Gates::default()),
             ("GenericWorkload=true", Gates { gang_scheduling: false, ..on }),
@@ -72,6 +81,9 @@ mod tests {
             ("AllAlpha=true", on),
             ("AllAlpha=true,GangScheduling=false", Gates { gang_scheduling: false, ..on }),
             ("AllAlpha=false", Gates::default()),
+            ("SchedulerAsyncAPICalls=true", calls),
+            ("AllBeta=true", calls),
+            ("AllBeta=true,SchedulerAsyncAPICalls=false", Gates::default()),
         ] {
             assert_eq!(Gates::parse(text), Ok((expected, vec![])), "{text}");
         }

@@ -82,7 +82,7 @@ fn plugins_run_at_permit_and_post_bind_only_if_they_can() {
 
 #[test]
 fn gangs_have_a_plugin_at_the_end_of_the_profile_if_their_gate_is_on() {
-    let gates = Gates { generic_workload: true, gang_scheduling: true };
+    let gates = Gates { generic_workload: true, gang_scheduling: true, ..Gates::default() };
     let with_gates = |fields: &str| {
         let document = Configuration::read(&format!("{HEAD}{fields}")).unwrap();
         Configuration::with_gates(document, gates).unwrap()

@@ -94,6 +94,16 @@ pub struct Meter {
     evaluated: [u64; STAGES.len()],
 }
 
+/// The measures of an attempt that was interrupted.
+#[derive(Debug, Default)]
+pub struct Interrupted {
+    times_plugins: bool,
+    began: Option<Instant>,
+    stages: Vec<(Stage, Status, Duration)>,
+    plugins: Vec<PluginTime>,
+    evaluated: [u64; STAGES.len()],
+}
+
 /// The stages whose plugins are counted.
 pub const STAGES: [Stage; 3] = [Stage::PreFilter, Stage::Filter, Stage::Score];
 
@@ -111,6 +121,30 @@ impl Meter {
         self.stages.clear();
         self.plugins.clear();
         self.evaluated = [0; STAGES.len()];
+    }
+
+    /// Interrupts the attempt, so that another one can begin.
+    pub fn interrupt(&mut self) -> Interrupted {
+        Interrupted {
+            times_plugins: self.times_plugins,
+            began: self.began.take(),
+            stages: std::mem::take(&mut self.stages),
+            plugins: std::mem::take(&mut self.plugins),
+            evaluated: std::mem::take(&mut self.evaluated),
+        }
+    }
+
+    /// Takes an attempt up again. The time meanwhile is a part of it, but of none of its extension points.
+    pub fn resume(&mut self, attempt: Interrupted) {
+        let Interrupted { times_plugins, began, stages, plugins, evaluated } = attempt;
+        (self.times_plugins, self.began, self.evaluated) = (times_plugins, began, evaluated);
+        (self.stages, self.plugins, self.algorithm) = (stages, plugins, Duration::ZERO);
+        self.skip();
+    }
+
+    /// Has the next extension point begin now.
+    pub fn skip(&mut self) {
+        self.last = self.began.and(self.clock).map(|clock| clock());
     }
 
     /// Ends an extension point, which began with the end of the one before it.
@@ -220,6 +254,32 @@ mod tests {
         assert_eq!((meter.stages(), meter.algorithm()), (&expected[..], Duration::from_millis(5)));
         meter.begin(false);
         assert!(meter.stages().is_empty() && meter.algorithm().is_zero());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempt_that_was_interrupted_goes_on_with_its_own_measures() {
+        let mut meter = Meter::new(Instant::now);
+        meter.begin(true);
+        meter.time((Stage::PreFilter, 1), 1, || (), |()| Status::Success);
+        meter.evaluated(Stage::PreFilter, 1);
+        tokio::time::advance(Duration::from_millis(2)).await;
+        meter.ended(Stage::PreFilter, Status::Success);
+        let (plugins, first) = (meter.plugins().to_vec(), meter.interrupt());
+        meter.begin(false);
+        meter.evaluated(Stage::PreFilter, 7);
+        meter.ended(Stage::Filter, Status::Success);
+        tokio::time::advance(Duration::from_millis(30)).await;
+        meter.resume(first);
+        tokio::time::advance(Duration::from_millis(4)).await;
+        meter.ended(Stage::Score, Status::Success);
+        meter.decided();
+        let expected = [
+            (Stage::PreFilter, Status::Success, Duration::from_millis(2)),
+            (Stage::Score, Status::Success, Duration::from_millis(4)),
+        ];
+        assert_eq!((meter.stages(), meter.algorithm()), (&expected[..], Duration::from_millis(36)));
+        assert_eq!((meter.plugins(), meter.times_plugins()), (&plugins[..], true));
+        assert_eq!(meter.evaluations().collect::<Vec<_>>(), [(0, 1)]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) use self::attempt::rivals;
 pub use self::attempt::{Attempt, Feasible, NominatedFirst, all_feasible, diagnose, find_feasible};
 pub use self::diagnosis::Diagnosis;
 pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
-pub use self::meter::{Meter, PluginTime, STAGES, Stage, Status};
+pub use self::meter::{Interrupted, Meter, PluginTime, STAGES, Stage, Status};
 pub use self::permit::{Permission, Permit, Permitted, Waits, permit};
 pub use self::plugin::{
     Cleanup, Code, Finding, MAX_SCORE, NodeFilter, NodeScore, Normalize, Plugin, PreBind, PreFilter,

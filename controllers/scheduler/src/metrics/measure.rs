@@ -11,6 +11,9 @@ const FROM_10_US: &[f64] = &exponential::<20>(0.00001, 1.5);
 /// Twenty bounds that double, from 10 ms.
 const FROM_10_MS: &[f64] = &exponential::<20>(0.01, 2.0);
 
+/// Fourteen bounds that double, from 0.1 s.
+const FROM_100_MS: &[f64] = &exponential::<14>(0.1, 2.0);
+
 macro_rules! measures {
     ($($name:ident = $measure:expr;)*) => {
         $(pub(super) static $name: Measure = $measure;)*
@@ -74,6 +77,18 @@ measures! {
         "[ALPHA] Preemptions whose victims were deleted, or could not be.");
     VOLUME_ERRORS = Measure::counter("scheduler_volume_scheduling_stage_error_total", &["operation"],
         "[ALPHA] Failures to bind the claims of a pod.");
+    CLAIMS_MADE = Measure::counter("scheduler_resourceclaim_creates_total", &["status"],
+        "[ALPHA] Claims that were made for resources of pods, or could not be.");
+    DEVICE_ALLOCATIONS = Measure::counter("scheduler_dra_bindingconditions_allocations_total",
+        &["profile", "driver", "status"], "[ALPHA] Devices that were waited for, by how that has ended.");
+    DEVICE_WAIT = Measure::histogram("scheduler_dra_bindingconditions_wait_duration_seconds", FROM_100_MS,
+        &["profile", "driver", "status"], "[ALPHA] Time of a wait for devices to become ready.");
+    CALLS = Measure::counter("scheduler_async_api_call_execution_total", &["call_type", "result"],
+        "[ALPHA] Requests about pods that were made.");
+    CALL_DURATION = Measure::histogram("scheduler_async_api_call_execution_duration_seconds", FROM_1_MS,
+        &["call_type", "result"], "[ALPHA] Time of a request about a pod.");
+    PENDING_CALLS = Measure::gauge("scheduler_pending_async_api_calls", &["call_type"],
+        "[ALPHA] Number of requests about pods that wait.");
     REQUESTS = Measure::gauge("kube_pod_resource_request",
         &["namespace", "pod", "node", "scheduler", "priority", "resource", "unit"],
         "[STABLE] Resources that a pod requests, as scheduler and kubelet count them.");

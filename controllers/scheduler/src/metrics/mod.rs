@@ -11,6 +11,7 @@ mod shown;
 mod tests;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,9 @@ use tokio::time::Instant;
 
 use self::measure::*;
 pub use self::resources::PodResources;
+use crate::bind_devices::{Held, Waited};
 use crate::framework::{Event, Meter, Profile, Stage, Status};
+use crate::limits;
 use crate::pod::PodInfo;
 use crate::queue::{Counts, Incoming, Measures, QueueTimes};
 
@@ -34,6 +37,8 @@ pub struct Metrics(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     tally: Mutex<Option<Tally>>,
+    /// Requests about pods are counted.
+    counts_calls: AtomicBool,
     /// All pods; `None` before the scheduler works.
     pods: Mutex<Option<Cache<PodInfo>>>,
 }
@@ -53,6 +58,13 @@ pub(crate) enum GroupResult {
     Unschedulable,
     WaitingOnPreemption,
     Error,
+}
+
+/// A request to the API server about a pod, which is made beside the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Call {
+    StatusPatch,
+    Binding,
 }
 
 /// An attempt that has found a node.
@@ -115,6 +127,14 @@ struct Tally {
     /// By success.
     preemptions: Family<bool>,
     volume_errors: Family<&'static str>,
+    /// By kind and success.
+    calls: Family<(Call, bool)>,
+    pending_calls: Family<Call>,
+    /// By success.
+    claims_made: Family<bool>,
+    /// By profile and driver.
+    device_waits: Family<(usize, String, Waited)>,
+    device_allocations: Family<(usize, String, Waited)>,
     /// Number of bindings that are being written.
     bindings: usize,
     state: State,
@@ -152,6 +172,11 @@ impl Tally {
             victims: Family::new(&PREEMPTION_VICTIMS),
             preemptions: Family::new(&PREEMPTION_DURATION),
             volume_errors: Family::new(&VOLUME_ERRORS),
+            claims_made: Family::new(&CLAIMS_MADE),
+            device_waits: Family::new(&DEVICE_WAIT),
+            device_allocations: Family::new(&DEVICE_ALLOCATIONS),
+            calls: Family::new(&CALL_DURATION),
+            pending_calls: Family::new(&PENDING_CALLS),
             bindings: 0,
             state: State::default(),
         };
@@ -265,6 +290,55 @@ impl Metrics {
     /// Counts claims of a pod that were not bound.
     pub(crate) fn volumes_failed(&self) {
         self.change(|tally| tally.volume_errors.add("bind", 1.0));
+    }
+
+    /// Counts a claim that was made for a pod, and the wait until its devices were ready.
+    pub(crate) fn devices_bound(&self, profile: usize, held: &Held) {
+        if held.made.is_none() && held.waited.is_none() {
+            return;
+        }
+        self.change(|tally| {
+            if let Some(is_made) = held.made {
+                tally.claims_made.add(is_made, 1.0);
+            }
+            let Some((waited, took)) = held.waited else { return };
+            for (driver, has_conditions) in held.drivers() {
+                let labels = (profile, driver.to_owned(), waited);
+                let is_full = tally.device_waits.len() >= limits::SHOWN_DRIVERS;
+                if is_full && !tally.device_waits.contains(&labels) {
+                    continue;
+                }
+                tally.device_waits.time(labels.clone(), took);
+                if has_conditions {
+                    tally.device_allocations.add(labels, 1.0);
+                }
+            }
+        });
+    }
+
+    /// Begins to count requests about pods (`SchedulerAsyncAPICalls`).
+    pub(crate) fn count_calls(&self) {
+        self.0.counts_calls.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a request that waits, until [`Self::call_waits_no_more`].
+    pub(crate) fn call_waits(&self, call: Call) {
+        self.change_calls(|tally| tally.pending_calls.add(call, 1.0));
+    }
+
+    pub(crate) fn call_waits_no_more(&self, call: Call) {
+        self.change_calls(|tally| tally.pending_calls.add(call, -1.0));
+    }
+
+    /// Counts a request that was made.
+    pub(crate) fn called(&self, call: Call, is_success: bool, took: Duration) {
+        self.change_calls(|tally| tally.calls.time((call, is_success), took));
+    }
+
+    fn change_calls(&self, change: impl FnOnce(&mut Tally)) {
+        if self.0.counts_calls.load(Ordering::Relaxed) {
+            self.change(change);
+        }
     }
 
     /// Counts an event that was applied.

@@ -3,7 +3,8 @@
 use controllers_runtime::metrics::{Measure, Series, Value};
 
 use super::measure::*;
-use super::{GroupResult, State, Tally, Verdict};
+use super::{Call, GroupResult, State, Tally, Verdict};
+use crate::bind_devices::Waited;
 use crate::events;
 use crate::framework::{STAGES, Stage, Status};
 use crate::queue::QueueTimes;
@@ -17,6 +18,15 @@ impl Verdict {
             Self::Scheduled => "scheduled",
             Self::Unschedulable => "unschedulable",
             Self::Error => "error",
+        }
+    }
+}
+
+impl Call {
+    fn label(self) -> &'static str {
+        match self {
+            Self::StatusPatch => "pod_status_patch",
+            Self::Binding => "pod_binding",
         }
     }
 }
@@ -53,8 +63,13 @@ impl Tally {
     pub(super) fn series(&self) -> Vec<Series> {
         let attempts =
             self.attempts.series(|(verdict, profile)| texts([verdict.label(), self.profile(*profile)]));
-        let preemptions =
-            self.preemptions.series(|success| texts([if *success { "success" } else { "error" }]));
+        let result = |success: bool| if success { "success" } else { "error" };
+        let preemptions = self.preemptions.series(|success| texts([result(*success)]));
+        let calls = self.calls.series(|(call, success)| texts([call.label(), result(*success)]));
+        let devices = |(profile, driver, waited): &(usize, String, Waited)| {
+            texts([self.profile(*profile), driver, waited.label()])
+        };
+        let made = |success: &bool| texts([if *success { "success" } else { "failure" }]);
         let groups = self.groups.series(|(result, profile)| texts([result.label(), self.profile(*profile)]));
         let unlabeled = |(): &()| Vec::new();
         let mut stages = self.stages.series(|(stage, status, profile)| {
@@ -94,6 +109,12 @@ impl Tally {
             counted(&PREEMPTIONS, &preemptions),
             preemptions,
             self.volume_errors.series(|operation| texts([operation])),
+            self.claims_made.series(made),
+            self.device_waits.series(devices),
+            self.device_allocations.series(devices),
+            counted(&CALLS, &calls),
+            calls,
+            self.pending_calls.series(|call| texts([call.label()])),
         ]);
         series
     }

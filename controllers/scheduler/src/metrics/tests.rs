@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
 use controllers_runtime::metrics::Value;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use serde_json::{from_value, json};
 
 use super::*;
 use crate::config::default_profile;
@@ -118,4 +120,74 @@ async fn attempt_shows_its_extension_points_and_the_plugins_that_were_timed() {
     let labels = [profile.plugin(index).name(), "Filter", "UnschedulableAndUnresolvable"];
     assert_eq!(read(&metrics, "scheduler_plugin_execution_duration_seconds", &labels), Some(1.0));
     assert_eq!(read(&metrics, "scheduler_scheduling_algorithm_duration_seconds", &[]), Some(1.0));
+}
+
+#[test]
+fn requests_about_pods_are_counted_only_if_their_gate_is_on() {
+    let metrics = working();
+    for is_on in [false, true] {
+        if is_on {
+            metrics.count_calls();
+        }
+        metrics.call_waits(Call::Binding);
+        metrics.call_waits(Call::Binding);
+        metrics.call_waits_no_more(Call::Binding);
+        metrics.called(Call::Binding, true, Duration::ZERO);
+        metrics.called(Call::StatusPatch, false, Duration::ZERO);
+        let read = |name, labels: &[&str]| read(&metrics, name, labels);
+        let one = is_on.then_some(1.0);
+        for (call, result) in [("pod_binding", "success"), ("pod_status_patch", "error")] {
+            assert_eq!(read("scheduler_async_api_call_execution_total", &[call, result]), one);
+            assert_eq!(read("scheduler_async_api_call_execution_duration_seconds", &[call, result]), one);
+        }
+        assert_eq!(read("scheduler_pending_async_api_calls", &["pod_binding"]), one);
+    }
+}
+
+/// Returns a claim with a device of a driver, which has to be prepared or not.
+fn claim(driver: &str, conditions: &[&str]) -> ResourceClaim {
+    let result = json!({"request": "r", "driver": driver, "pool": "p", "device": "a", "bindingConditions": conditions});
+    from_value(json!({"spec": {}, "status": {"allocation": {"devices": {"results": [result]}}}})).unwrap()
+}
+
+#[test]
+fn waits_for_devices_are_counted_by_their_drivers_of_which_only_so_many_are_shown() {
+    let metrics = working();
+    let (wait, allocations) = (
+        "scheduler_dra_bindingconditions_wait_duration_seconds",
+        "scheduler_dra_bindingconditions_allocations_total",
+    );
+    let second = Duration::from_secs(1);
+    let claims = || vec![claim("slow", &["ready"]), claim("slow", &["ready"]), claim("quick", &[])];
+    for (waited, status) in [
+        (Waited::Success, "success"),
+        (Waited::Failure, "failure"),
+        (Waited::Timeout, "timeout"),
+        (Waited::Error, "error"),
+    ] {
+        metrics.devices_bound(0, &Held::for_tests(claims(), (waited, second)));
+        let of = |name, driver| read(&metrics, name, &["default-scheduler", driver, status]);
+        assert_eq!((of(wait, "slow"), of(wait, "quick")), (Some(2.0), Some(1.0)), "{status}");
+        assert_eq!((of(allocations, "slow"), of(allocations, "quick")), (Some(2.0), None), "{status}");
+    }
+    for number in 0..2 * limits::SHOWN_DRIVERS {
+        let claims = vec![claim(&format!("d{number}"), &["ready"])];
+        metrics.devices_bound(0, &Held::for_tests(claims, (Waited::Success, second)));
+    }
+    for name in [wait, allocations] {
+        let series = metrics.series().into_iter().find(|series| series.measure.name == name).unwrap();
+        assert!(series.values.len() <= limits::SHOWN_DRIVERS, "{name}: {}", series.values.len());
+    }
+}
+
+#[test]
+fn claims_that_are_made_for_pods_are_counted() {
+    let metrics = working();
+    for made in [None, Some(true), Some(true), Some(false)] {
+        let mut held = Held::default();
+        held.made = made;
+        metrics.devices_bound(0, &held);
+    }
+    let of = |status| read(&metrics, "scheduler_resourceclaim_creates_total", &[status]);
+    assert_eq!((of("success"), of("failure")), (Some(2.0), Some(1.0)));
 }

@@ -1,6 +1,9 @@
 //! The amounts of resources that scores look at: those that nodes have, and those that pods use.
 
-use crate::cluster::Node;
+use k8s_openapi::api::resource::v1::DeviceClass;
+
+use crate::cluster::devices::{Devices, Target};
+use crate::cluster::{DeviceClasses, Node};
 use crate::resources::{Resources, is_scalar};
 
 /// A resource that scores look at, with its weight (`ResourceSpec`).
@@ -37,6 +40,8 @@ struct Share<'a> {
     weight: i64,
     /// Amount that the pod requests.
     request: i64,
+    /// The class whose devices count on nodes that do not have the resource themselves.
+    class: Option<&'a DeviceClass>,
 }
 
 /// A resource of a node: amounts that are allocatable, used by pods, and used once the pod is there too.
@@ -49,11 +54,17 @@ pub struct Amounts {
 }
 
 impl<'a> Shares<'a> {
-    pub fn new(resources: &'a [ResourceWeight], requests: &Resources, counting: Counting) -> Self {
+    pub fn new(
+        resources: &'a [ResourceWeight],
+        requests: &Resources,
+        counting: Counting,
+        classes: &'a DeviceClasses,
+    ) -> Self {
         let share = |resource: &'a ResourceWeight| Share {
             name: &resource.name,
             weight: resource.weight,
             request: requests.get(&resource.name),
+            class: classes.serving(&resource.name).map(AsRef::as_ref),
         };
         // Scalar resources that the pod does not request are left out.
         let counts = |share: &Share<'_>| share.request != 0 || !is_scalar(share.name);
@@ -65,19 +76,35 @@ impl<'a> Shares<'a> {
         self.shares.iter().all(|share| share.request == 0)
     }
 
-    /// Returns the resources that a node has.
-    pub fn of<'b>(&'b self, node: &'b Node) -> impl Iterator<Item = Amounts> + 'b {
-        self.shares.iter().filter_map(|share| {
+    /// Returns `true` if devices may count, whose numbers depend on more than a template and a node.
+    pub fn depend_on_devices(&self) -> bool {
+        self.shares.iter().any(|share| share.class.is_some())
+    }
+
+    /// Returns the resources that a node has, itself or as devices.
+    pub fn of<'b>(
+        &'b self,
+        node: &'b Node,
+        devices: Option<&'b Devices>,
+    ) -> impl Iterator<Item = Amounts> + 'b {
+        self.shares.iter().filter_map(move |share| {
             let allocatable = node.allocatable.get(share.name);
-            if allocatable == 0 {
-                return None;
-            }
-            let used = match (share.name, self.counting) {
-                ("cpu", Counting::Assumed) => node.scored.cpu,
-                ("memory", Counting::Assumed) => node.scored.memory,
-                (name, _) => node.requested.get(name),
+            let (allocatable, used) = match (share.name, self.counting) {
+                _ if allocatable == 0 => {
+                    let target = Target { name: &node.name, labels: &node.labels };
+                    let totals = devices?.totals(share.class?, target);
+                    (totals.all, totals.used)
+                }
+                ("cpu", Counting::Assumed) => (allocatable, node.scored.cpu),
+                ("memory", Counting::Assumed) => (allocatable, node.scored.memory),
+                (name, _) => (allocatable, node.requested.get(name)),
             };
-            Some(Amounts { weight: share.weight, allocatable, used, with_pod: used + share.request })
+            (allocatable != 0).then(|| Amounts {
+                weight: share.weight,
+                allocatable,
+                used,
+                with_pod: used + share.request,
+            })
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::allocation::{Amounts, Counting, ResourceWeight, Shares, default_resources};
 use crate::cluster::{Cluster, Node};
-use crate::framework::{MAX_SCORE, NodeScore, Normalize, Plugin};
-use crate::pod::PodSpec;
+use crate::framework::{Feasible, MAX_SCORE, NodeScore, Normalize, Plugin, Scores};
+use crate::pod::{PodInfo, PodSpec};
 
 #[cfg(test)]
 mod tests;
@@ -31,12 +31,21 @@ impl NodeResourcesBalancedAllocation {
     pub fn new(args: BalancedAllocationArgs) -> Self {
         Self { args }
     }
+
+    /// Returns the resources to balance; `None` if the pod requests nothing of them: such pods would all go to the node that is
+    /// balanced best.
+    fn shares<'a>(&'a self, spec: &PodSpec, cluster: &'a Cluster) -> Option<Shares<'a>> {
+        let classes = &cluster.device_classes;
+        let shares = Shares::new(&self.args.resources, &spec.requests, Counting::Requested, classes);
+        (!shares.are_unrequested()).then_some(shares)
+    }
 }
 
-/// Returns the score of a node from 50 to 100 by whether the pod improves the balance: 75 if it changes nothing.
-fn score(shares: &Shares<'_>, node: &Node) -> i64 {
-    let with = balance(|| shares.of(node).map(|amounts| fraction(amounts, amounts.with_pod)));
-    let without = balance(|| shares.of(node).map(|amounts| fraction(amounts, amounts.used)));
+/// Returns the score of a node with these resources from 50 to 100 by whether the pod improves the balance: 75 if it changes
+/// nothing.
+fn score<I: Iterator<Item = Amounts>>(resources: impl Fn() -> I) -> i64 {
+    let with = balance(|| resources().map(|amounts| fraction(amounts, amounts.with_pod)));
+    let without = balance(|| resources().map(|amounts| fraction(amounts, amounts.used)));
     MAX_SCORE / 2 + (MAX_SCORE / 2 + with - without) / 2
 }
 
@@ -66,13 +75,22 @@ impl Plugin for NodeResourcesBalancedAllocation {
         "NodeResourcesBalancedAllocation"
     }
 
-    fn node_score<'a>(&'a self, spec: &'a PodSpec, _: &'a Cluster) -> Option<NodeScore<'a>> {
-        let shares = Shares::new(&self.args.resources, &spec.requests, Counting::Requested);
-        // Pods that request nothing would all go to the node that is balanced best.
-        if shares.are_unrequested() {
-            return None;
-        }
-        let raw = move |node: &Node| score(&shares, node);
+    fn node_score<'a>(&'a self, spec: &'a PodSpec, cluster: &'a Cluster) -> Option<NodeScore<'a>> {
+        let shares = self.shares(spec, cluster).filter(|shares| !shares.depend_on_devices())?;
+        let raw = move |node: &Node| score(|| shares.of(node, None));
         Some(NodeScore { raw: Box::new(raw), normalize: Normalize::Identity })
+    }
+
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
+        let shares = self.shares(&pod.spec, cluster)?;
+        let scores = feasible.list().iter().map(|id| {
+            let amounts: Vec<Amounts> = shares.of(cluster.node(*id), Some(&cluster.devices)).collect();
+            score(|| amounts.iter().copied())
+        });
+        Some(Scores::Each(scores.collect()))
+    }
+
+    fn epoch(&self, cluster: &Cluster) -> u64 {
+        cluster.device_classes.version()
     }
 }

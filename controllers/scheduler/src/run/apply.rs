@@ -86,6 +86,7 @@ impl Scheduler {
     /// Applies a pod that has no node yet.
     fn apply_waiting(&mut self, pod: &Arc<PodInfo>) {
         let now = Instant::now();
+        self.binder.conditions.seen(pod);
         self.cluster.groups.waits(pod);
         if let Some(assumed) = self.cluster.placed(pod).cloned() {
             // Its binding is under way, and will find it gone.

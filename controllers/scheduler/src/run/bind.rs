@@ -16,15 +16,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::conditions::Conditions;
 use super::extend::{self, ExtenderBinder};
 use super::follow::{Subject, Update, Updates};
 use super::preparing::Preparing;
-use super::report::Conditions;
 use crate::bind_devices::{DeviceBinder, Held, clean};
 use crate::bind_volumes::VolumeBinder;
 use crate::framework::{Cleanup, Code, PreBind, Profile, Stage, Status};
 use crate::limits;
-use crate::metrics::{Metrics, Placement};
+use crate::metrics::{Call, Metrics, Placement};
 use crate::pod::PodInfo;
 
 /// The outcome of a binding.
@@ -84,7 +84,7 @@ impl Binder {
     ) -> Self {
         let lanes = Arc::new(Semaphore::new(limits::BINDINGS));
         let (volumes, devices) = (VolumeBinder::new(informers), DeviceBinder::new(informers, ambient));
-        let conditions = Conditions::new(client.clone(), Arc::clone(&lanes));
+        let conditions = Conditions::new(client.clone(), Arc::clone(&lanes), metrics.clone());
         let preparing = Preparing::default();
         Self { client, updates, lanes, volumes, devices, preparing, conditions, profiles, metrics }
     }
@@ -151,7 +151,7 @@ impl Binder {
     /// Writes what plugins have planned and the binding; undoes what can be undone if the pod is not bound.
     async fn try_bind(&self, placed: &Placed, off: &CancellationToken) -> Outcome {
         let (profile, began) = (placed.attempt.profile, Instant::now());
-        let mut held = Vec::new();
+        let mut held = Held::default();
         let prepared = self.carry_out(placed, off, &mut held).await.and_then(|()| {
             let called_off = || Outcome::Failed("preempted by DefaultPreemption".to_owned());
             self.preparing.passes(&placed.pod.uid).then_some(()).ok_or_else(called_off)
@@ -161,12 +161,10 @@ impl Binder {
         let outcome = match prepared {
             Ok(()) => {
                 let began = Instant::now();
+                let _binding = self.conditions.bind(&placed.pod.uid).await;
                 let outcome = match extend::bind(&self.client, placed).await {
                     Some(outcome) => outcome,
-                    None => {
-                        let _lane = self.lanes.acquire().await;
-                        write(self.client.clone(), placed).await
-                    }
+                    None => self.write(placed).await,
                 };
                 self.metrics.stage(profile, Stage::Bind, outcome.status(), began.elapsed());
                 outcome
@@ -179,13 +177,43 @@ impl Binder {
         outcome
     }
 
+    /// Writes a binding, and finds out what has become of it.
+    async fn write(&self, placed: &Placed) -> Outcome {
+        let (pod, node) = (&placed.pod, &placed.node);
+        self.metrics.call_waits(Call::Binding);
+        let _lane = self.lanes.acquire().await;
+        self.metrics.call_waits_no_more(Call::Binding);
+        let began = Instant::now();
+        let written = write_binding(self.client.clone(), pod, node).await;
+        self.metrics.called(Call::Binding, written.is_ok(), began.elapsed());
+        match written {
+            Ok(()) => {
+                announce(placed);
+                Outcome::Bound
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                info!(pod = %pod.key(), "the pod is gone, and is not bound");
+                Outcome::Gone
+            }
+            Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+                let error = &status.message;
+                warn!(pod = %pod.key(), %node, error, "binding was refused, retrying");
+                Outcome::Failed(failure(error))
+            }
+            Err(error) => {
+                warn!(pod = %pod.key(), %node, %error, "binding got no clear answer, reading the pod");
+                resolve(self.client.clone(), pod, &failure(&error.to_string())).await
+            }
+        }
+    }
+
     /// Writes what plugins have planned, which can take minutes, unless `off` is cancelled. `held` gets the claims of devices as
     /// they were written.
     async fn carry_out(
         &self,
         placed: &Placed,
         off: &CancellationToken,
-        held: &mut Vec<Held>,
+        held: &mut Held,
     ) -> Result<(), Outcome> {
         let told = |claim: Arc<ResourceClaim>| {
             self.updates.put(Subject::Written(ObjectKey::of(claim.as_ref())), Update::Written(claim));
@@ -201,6 +229,7 @@ impl Binder {
                 PreBind::Devices(plan) => {
                     let event = placed.recorder.as_ref().map(|recorder| (recorder, reference(&placed.pod)));
                     let bound = self.devices.bind(&self.client, plan, event, held, &told, off).await;
+                    self.metrics.devices_bound(placed.attempt.profile, held);
                     bound.map_err(|error| {
                         not_bound(placed, "DynamicResources", &error, &error.event_text())
                     })?;
@@ -237,29 +266,6 @@ fn not_bound(
 ) -> Outcome {
     info!(pod = %placed.pod.key(), node = %placed.node, error = cause, "the claims are not bound");
     Outcome::Failed(format!("running PreBind plugin {plugin:?}: {text}"))
-}
-
-async fn write(client: Client, placed: &Placed) -> Outcome {
-    let (pod, node) = (&placed.pod, &placed.node);
-    match write_binding(client.clone(), pod, node).await {
-        Ok(()) => {
-            announce(placed);
-            Outcome::Bound
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => {
-            info!(pod = %pod.key(), "the pod is gone, and is not bound");
-            Outcome::Gone
-        }
-        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
-            let error = &status.message;
-            warn!(pod = %pod.key(), %node, error, "binding was refused, retrying");
-            Outcome::Failed(failure(error))
-        }
-        Err(error) => {
-            warn!(pod = %pod.key(), %node, %error, "binding got no clear answer, reading the pod");
-            resolve(client, pod, &failure(&error.to_string())).await
-        }
-    }
 }
 
 /// Returns `true` if an answer with this code means that the pod was not bound. An error of the server says nothing of

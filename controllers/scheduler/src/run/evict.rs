@@ -11,9 +11,10 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::bind::reference;
+use super::conditions::{Conditions, PodStatus};
 use super::follow::{Subject, Update, Updates};
 use crate::metrics::Metrics;
 use crate::pod::PodInfo;
@@ -26,6 +27,7 @@ pub(super) struct Eviction {
     pub victims: Vec<Arc<PodInfo>>,
     /// Pods of lower priority that were nominated for the node and no longer have room there.
     pub outdone: Vec<Arc<PodInfo>>,
+    pub conditions: Conditions,
     pub recorder: Option<SeriesRecorder>,
     /// Bounds the requests in flight.
     pub lanes: Arc<Semaphore>,
@@ -34,12 +36,13 @@ pub(super) struct Eviction {
 
 /// Carries out an eviction, and reports to the loop when all victims are being deleted.
 pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, updates: Updates) {
+    for pod in &eviction.outdone {
+        let status = PodStatus { nomination: Some(None), ..PodStatus::default() };
+        eviction.conditions.write_pod(pod, status, false);
+    }
     tokio::spawn(async move {
         let _lane = eviction.lanes.acquire().await;
         let began = Instant::now();
-        for pod in &eviction.outdone {
-            clear_nomination(&client, pod).await;
-        }
         let mut all_deleted = true;
         for victim in &eviction.victims {
             if let Err(error) = evict(&client, &ambient, &eviction, victim).await {
@@ -52,15 +55,6 @@ pub(super) fn spawn(eviction: Eviction, client: Client, ambient: Ambient, update
         let uid = eviction.preemptor.uid.clone();
         updates.put(Subject::Preemption(uid.clone()), Update::Preempted { uid, all_deleted });
     });
-}
-
-async fn clear_nomination(client: &Client, pod: &PodInfo) {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), pod.namespace());
-    let patch = json!({"metadata": {"uid": pod.uid.to_string()}, "status": {"nominatedNodeName": null}});
-    let patched = pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
-    if let Err(error) = patched {
-        debug!(pod = %pod.key(), %error, "cannot clear the nomination");
-    }
 }
 
 /// Tells why the victim goes, and deletes it.

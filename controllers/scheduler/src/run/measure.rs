@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Config, Scheduler};
-use crate::framework::Event;
+use crate::framework::{Event, Interrupted};
 use crate::limits;
 use crate::metrics::{self, Metrics, State};
 use crate::queue::{Queue, QueueTimes};
@@ -52,6 +52,12 @@ impl Scheduler {
         self.cluster.devices.begin(self.ambient.now());
         let times_plugins = self.measured.times_plugins();
         self.meter.begin(times_plugins);
+    }
+
+    /// Takes an attempt up again that was interrupted.
+    pub(super) fn resume(&mut self, attempt: Interrupted) {
+        self.cluster.devices.begin(self.ambient.now());
+        self.meter.resume(attempt);
     }
 
     /// Counts an event that has been applied since a time.

@@ -5,6 +5,7 @@ mod apply;
 #[cfg(test)]
 mod bad_days;
 mod bind;
+mod conditions;
 mod evict;
 mod extend;
 mod follow;
@@ -134,6 +135,9 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let recorders = names.map(|name| (name.clone(), recorder.named(&name))).collect();
     let followed = follow::all(&informers, &updates, config.gates);
     metrics.begin(&config.profiles, pods.clone());
+    if config.gates.async_api_calls {
+        metrics.count_calls();
+    }
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;

@@ -88,7 +88,6 @@ impl Scheduler {
         let pod = &attempting.pod;
         self.meter.decided();
         self.cluster.nominated.remove(pod);
-        self.binder.conditions.forget(&pod.uid);
         let reserved = self.reserve_on(index, pod, id);
         let permitted = reserved.and_then(|plans| Ok((plans, self.permit(index, pod, id)?)));
         self.measured.metrics.decided(index, &self.meter);
@@ -234,6 +233,7 @@ impl Scheduler {
             node: Arc::clone(&node),
             victims: deleted,
             outdone,
+            conditions: self.binder.conditions.clone(),
             recorder,
             lanes: self.binder.lanes(),
             metrics: self.measured.metrics.clone(),

@@ -1,22 +1,18 @@
 //! Writes to users why a pod waits: events, and the condition `PodScheduled`; and the condition of a group.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::Scheduler;
 use super::bind::reference;
+use super::conditions::{PodStatus, Refusal};
 use crate::framework::Diagnosis;
 use crate::limits;
 use crate::pod::PodInfo;
@@ -72,38 +68,20 @@ impl Scheduler {
         message: String,
         nominated: Nomination,
     ) {
-        let shown = pod.refusal.as_deref().is_some_and(|(why, text)| why == reason && *text == message);
-        let (nominated, is_new) = match nominated {
-            Nomination::Of(node) => (node.clone(), node != pod.nominated),
-            Nomination::Cleared => (None, true),
+        let (generation, at) = (pod.metadata.generation(), self.ambient.now());
+        let refusal = Some(Refusal { reason, message, generation, at });
+        let (node, is_certain) = match nominated {
+            Nomination::Of(node) => (node, true),
+            Nomination::Cleared => (None, false),
         };
-        if shown && !is_new {
-            return;
-        }
-        let changed = pod.refusal.as_deref().is_none_or(|(why, _)| why.is_empty());
-        let mut condition = json!({
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-            "observedGeneration": pod.metadata.generation(),
-        });
-        if changed {
-            condition["lastTransitionTime"] = json!(Time(self.ambient.now()));
-        }
-        let mut status = json!({"conditions": [condition]});
-        if is_new {
-            // Null removes the field.
-            status["nominatedNodeName"] = json!(nominated.as_deref());
-        }
-        let patch = json!({"metadata": {"uid": pod.uid.to_string()}, "status": status});
-        self.binder.conditions.write_pod(pod, patch);
+        let status = PodStatus { refusal, nomination: Some(node) };
+        self.binder.conditions.write_pod(pod, status, is_certain);
     }
 
     /// Writes the node that a pod waits on until it may be bound.
     pub(super) fn write_nomination(&self, pod: &Arc<PodInfo>, node: &Arc<str>) {
-        if pod.nominated.as_ref() != Some(node) {
-            let patch =
-                json!({"metadata": {"uid": pod.uid.to_string()}, "status": {"nominatedNodeName": &**node}});
-            self.binder.conditions.write_pod(pod, patch);
-        }
+        let status = PodStatus { nomination: Some(Some(Arc::clone(node))), ..PodStatus::default() };
+        self.binder.conditions.write_pod(pod, status, true);
     }
 
     /// Writes how the attempt to schedule a PodGroup has ended.
@@ -113,7 +91,7 @@ impl Scheduler {
         };
         if let Some(patch) = group_patch(group, ended, self.ambient.now()) {
             let uid = Uid::from(group.metadata.uid.as_deref().unwrap_or_default());
-            self.binder.conditions.write(&uid, Subject::Group(key.clone()), patch);
+            self.binder.conditions.write_group(&uid, key.clone(), patch);
         }
     }
 }
@@ -145,137 +123,6 @@ fn group_patch(group: &PodGroup, ended: GroupCondition, now: Timestamp) -> Optio
     Some(json!({"metadata": {"uid": group.metadata.uid}, "status": {"conditions": [condition]}}))
 }
 
-/// The next step of the task that writes the status of a pod.
-enum Next {
-    Send(Value),
-    /// Nothing is to be sent but what is being sent, again if that fails.
-    Repeat,
-    /// Nothing is to be sent any more.
-    End,
-}
-
-/// The object whose status is written.
-#[derive(Clone)]
-enum Subject {
-    Pod(Arc<PodInfo>),
-    Group(ObjectKey),
-}
-
-impl Subject {
-    fn key(&self) -> ObjectKey {
-        match self {
-            Self::Pod(pod) => pod.key(),
-            Self::Group(key) => key.clone(),
-        }
-    }
-
-    async fn patch(&self, client: &Client, patch: &Value) -> kube::Result<()> {
-        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        match self {
-            Self::Pod(pod) => {
-                let pods = Api::<Pod>::namespaced(client.clone(), pod.namespace());
-                pods.patch_status(pod.name(), &params, &patch).await.map(drop)
-            }
-            Self::Group(key) => {
-                let groups = Api::<PodGroup>::namespaced(client.clone(), &key.namespace);
-                groups.patch_status(&key.name, &params, &patch).await.map(drop)
-            }
-        }
-    }
-}
-
-/// Writes statuses of pods that wait, and of groups, in their order for each. One that is not sent yet is replaced by the
-/// next, so that a slow API does not make them pile up.
-#[derive(Clone)]
-pub(super) struct Conditions {
-    client: Client,
-    /// Bounds the requests in flight.
-    lanes: Arc<Semaphore>,
-    /// The next step for each object that a task works for.
-    waiting: Arc<Mutex<BTreeMap<Uid, Next>>>,
-}
-
-impl Conditions {
-    pub fn new(client: Client, lanes: Arc<Semaphore>) -> Self {
-        Self { client, lanes, waiting: Arc::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uid, Next>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the number of objects whose status is being written.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    /// Drops what is not sent yet: the pod has a node now.
-    pub fn forget(&self, uid: &Uid) {
-        if let Some(waiting) = self.lock().get_mut(uid) {
-            *waiting = Next::End;
-        }
-    }
-
-    fn write_pod(&self, pod: &Arc<PodInfo>, patch: Value) {
-        self.write(&pod.uid, Subject::Pod(Arc::clone(pod)), patch);
-    }
-
-    fn write(&self, uid: &Uid, subject: Subject, patch: Value) {
-        if self.lock().insert(uid.clone(), Next::Send(patch)).is_some() {
-            return;
-        }
-        tokio::spawn(self.clone().write_all(uid.clone(), subject));
-    }
-
-    /// Sends what there is for an object. A pod that waits may not be tried again for minutes, so that what has failed by the
-    /// API's bad day is repeated, unless there is something newer.
-    async fn write_all(self, uid: Uid, subject: Subject) {
-        let (mut failures, mut pause) = (0, limits::RESOLVE_PAUSE);
-        loop {
-            let lane = self.lanes.acquire().await;
-            let Some(patch) = self.next(&uid) else { return };
-            let patched = subject.patch(&self.client, &patch).await;
-            drop(lane);
-            let Err(error) = patched else { continue };
-            debug!(object = %subject.key(), %error, "cannot write the status");
-            failures += 1;
-            if failures < limits::STATUS_ATTEMPTS && may_pass(&error) {
-                self.put_back(&uid, patch);
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(limits::RESOLVE_PAUSE_MAX);
-            }
-        }
-    }
-
-    /// Returns what is to be sent for a pod; if that is nothing, its task ends.
-    fn next(&self, uid: &Uid) -> Option<Value> {
-        let mut waiting = self.lock();
-        match std::mem::replace(waiting.get_mut(uid)?, Next::Repeat) {
-            Next::Send(patch) => Some(patch),
-            Next::Repeat | Next::End => {
-                waiting.remove(uid);
-                None
-            }
-        }
-    }
-
-    /// Has a status sent again, unless there is a newer one or none is to be sent any more.
-    fn put_back(&self, uid: &Uid, patch: Value) {
-        if let Some(waiting @ Next::Repeat) = self.lock().get_mut(uid) {
-            *waiting = Next::Send(patch);
-        }
-    }
-}
-
-/// Returns `true` if a request that has failed may succeed later.
-fn may_pass(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
-        _ => true,
-    }
-}
-
 /// Returns the text of a diagnosis for the pod's condition, cut if it is very long.
 pub(super) fn message_of(diagnosis: &Diagnosis) -> String {
     const CUT: &str = " …";
@@ -291,13 +138,16 @@ pub(super) fn message_of(diagnosis: &Diagnosis) -> String {
 mod tests {
     use super::*;
     use crate::cluster::NodeId;
-    use crate::framework::Refusal;
+    use crate::framework;
 
     #[test]
     fn text_that_differs_for_each_node_is_cut() {
         let mut diagnosis = Diagnosis { nodes: 5000, ..Diagnosis::default() };
         for id in 0..5000 {
-            diagnosis.refuse(NodeId::new(id), Refusal::unschedulable(format!("reason {id} for the node ä")));
+            diagnosis.refuse(
+                NodeId::new(id),
+                framework::Refusal::unschedulable(format!("reason {id} for the node ä")),
+            );
         }
         let message = message_of(&diagnosis);
         assert!(message.len() <= limits::CONDITION_MESSAGE, "{}", message.len());

@@ -18,6 +18,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod tolerations;
+mod totals;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ pub use self::search::{Offer, Search, Trouble, search};
 use self::selectors::Selectors;
 use self::slices::Slices;
 use self::steps::Steps;
+pub use self::totals::Totals;
 pub use self::verdicts::Shape;
 use self::verdicts::{Stamps, Verdicts};
 use crate::pod::PodInfo;

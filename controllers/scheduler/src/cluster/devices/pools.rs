@@ -58,6 +58,14 @@ impl Target<'_> {
         self.has_access(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref())
     }
 
+    /// Returns `true` if the node can use the devices of a slice; `None` if each of them says that itself.
+    pub fn has_slice(&self, slice: &Slice) -> Option<bool> {
+        let spec = slice.spec();
+        let access =
+            || self.has_access(spec.node_name.as_deref(), spec.all_nodes, spec.node_selector.as_ref());
+        (spec.per_device_node_selection != Some(true)).then(access)
+    }
+
     /// Returns `true` if a slice is another node's.
     fn is_foreign(&self, slice: &Slice) -> bool {
         slice.node().is_some_and(|node| node != self.name)

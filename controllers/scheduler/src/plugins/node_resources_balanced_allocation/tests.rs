@@ -81,3 +81,22 @@ fn requests_of_the_pod_as_a_whole_count() {
     let pod = testing::pod_of("p", spec);
     assert_eq!(scores([of(4000, 10000), of(6000, 10000)], &[], &pod), Some(vec![68, 75]));
 }
+
+#[test]
+fn devices_count_on_nodes_that_do_not_have_the_resource_themselves() {
+    let resources = ["cpu", "memory", GPU].map(|name| ResourceWeight { name: name.to_owned(), weight: 1 });
+    let plugin = NodeResourcesBalancedAllocation::new(BalancedAllocationArgs { resources: resources.into() });
+    let nodes = [sized("a", of(3500, 40000)), sized("b", of(3500, 40000))];
+    let pods = [
+        placed("1", "a", &[json!({"cpu": "1"}), json!({"cpu": "2"})]),
+        placed("2", "b", &[of(1000, 2000), of(2000, 3000)]),
+    ];
+    let mut cluster = testing::cluster(&nodes, &pods);
+    let pod = requesting("p", &[json!({GPU: "1"})]);
+    assert!(plugin.node_score(&pod.spec, &cluster).is_some(), "no class serves it: scores are cached");
+    testing::serve_devices(&mut cluster, GPU, &[("a", 8)]);
+    assert!(plugin.node_score(&pod.spec, &cluster).is_none());
+    assert_eq!(testing::scores(&plugin, &pod, &cluster), Some(vec![76, 75]));
+    let nothing = requesting("q", &[json!({"ephemeral-storage": "1"})]);
+    assert_eq!(testing::scores(&plugin, &nothing, &cluster), None);
+}

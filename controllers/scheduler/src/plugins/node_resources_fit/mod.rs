@@ -8,9 +8,10 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use self::room::{Room, Use};
 use self::strategy::{Scorer, Strategy};
 use super::allocation::{Counting, ResourceWeight, Shares, default_resources};
-use crate::cluster::{CLASS_PREFIX, Cluster, DeviceClasses, Node, NodeFacts};
+use crate::cluster::{CLASS_PREFIX, Cluster, DeviceClasses, Node, NodeFacts, NodeId};
 use crate::framework::{
-    Actions, Change, Event, Hint, NodeFilter, NodeScore, Normalize, Plugin, Resource, Versions,
+    Actions, Change, Event, Feasible, Hint, NodeFilter, NodeScore, Normalize, Plugin, Resource, Scores,
+    Versions,
 };
 use crate::pod::{PodInfo, PodSpec};
 use crate::resources::Resources;
@@ -59,6 +60,10 @@ impl NodeResourcesFit {
     pub fn new(args: FitArgs) -> Self {
         Self { scorer: Scorer::new(&args.strategy), args }
     }
+
+    fn shares<'a>(&'a self, spec: &PodSpec, cluster: &'a Cluster) -> Shares<'a> {
+        Shares::new(&self.args.resources, &spec.fit_scored, Counting::Assumed, &cluster.device_classes)
+    }
 }
 
 impl Plugin for NodeResourcesFit {
@@ -74,10 +79,19 @@ impl Plugin for NodeResourcesFit {
         Some(Box::new(Room::new(&spec.requests, Some(&self.args), &cluster.device_classes)))
     }
 
-    fn node_score<'a>(&'a self, spec: &'a PodSpec, _: &'a Cluster) -> Option<NodeScore<'a>> {
-        let shares = Shares::new(&self.args.resources, &spec.fit_scored, Counting::Assumed);
-        let raw = move |node: &Node| self.scorer.score(shares.of(node));
+    fn node_score<'a>(&'a self, spec: &'a PodSpec, cluster: &'a Cluster) -> Option<NodeScore<'a>> {
+        let shares = self.shares(spec, cluster);
+        if shares.depend_on_devices() {
+            return None;
+        }
+        let raw = move |node: &Node| self.scorer.score(shares.of(node, None));
         Some(NodeScore { raw: Box::new(raw), normalize: Normalize::Identity })
+    }
+
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, feasible: &Feasible) -> Option<Scores> {
+        let shares = self.shares(&pod.spec, cluster);
+        let amounts = |id: &NodeId| shares.of(cluster.node(*id), Some(&cluster.devices));
+        Some(Scores::Each(feasible.list().iter().map(|id| self.scorer.score(amounts(id))).collect()))
     }
 
     fn epoch(&self, cluster: &Cluster) -> u64 {

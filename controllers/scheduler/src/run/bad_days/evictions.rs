@@ -3,6 +3,7 @@
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::run::conditions::Conditions;
 use crate::run::evict::{Eviction, spawn};
 use crate::run::follow::{Update, Updates};
 
@@ -28,15 +29,17 @@ async fn evicted(victims: usize, faults: Vec<Fault>) -> (Vec<String>, bool, Fake
         let found = api.all("pods").into_iter().find(|pod| pod["metadata"]["name"] == name).unwrap();
         Arc::new(PodInfo::parse(serde_json::from_value(found).unwrap()))
     };
-    let (line, updates) = (Line::new(&api, faults), Updates::new());
+    let (line, updates, lanes) = (Line::new(&api, faults), Updates::new(), Arc::new(Semaphore::new(1)));
+    let metrics = Config::default().metrics;
     let eviction = Eviction {
         preemptor: pod("urgent"),
         node: "n".into(),
         victims: ["a", "b", "c"][..victims].iter().map(|name| pod(name)).collect(),
         outdone: vec![pod("low")],
+        conditions: Conditions::new(line.client(), Arc::clone(&lanes), metrics.clone()),
         recorder: None,
-        lanes: Arc::new(Semaphore::new(1)),
-        metrics: Config::default().metrics,
+        lanes,
+        metrics,
     };
     spawn(eviction, line.client(), ambient(), updates.clone());
     let Update::Preempted { all_deleted, .. } = updates.take().await else { panic!("not the end") };

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use super::bind::ExtenderBinder;
 use super::preempt::Preemption;
 use crate::extenders::{Extenders, Interested, Objects};
+use crate::framework::Interrupted;
 use crate::limits;
 use crate::pod::PodInfo;
 use crate::queue::Attempting;
@@ -27,6 +28,8 @@ pub(super) struct Inquiry {
     pub stage: Stage,
     /// Number of times that the attempt has begun anew.
     pub rounds: u32,
+    /// The measures of the attempt while it waits for an answer.
+    pub measured: Interrupted,
 }
 
 /// The question to extenders.
@@ -167,6 +170,7 @@ pub(super) enum Entered {
 impl Inquiry {
     fn new(attempting: Attempting, interested: Interested) -> Self {
         let pod = Arc::clone(&attempting.pod);
-        Self { pod, attempting, interested, stage: Stage::Nodes { nominated: false }, rounds: 0 }
+        let stage = Stage::Nodes { nominated: false };
+        Self { pod, attempting, interested, stage, rounds: 0, measured: Interrupted::default() }
     }
 }

@@ -110,6 +110,7 @@ impl Scheduler {
         let nominated = pod.nominated.as_deref().filter(|_| first == NominatedFirst::Yes);
         let nominated = nominated.and_then(|name| self.cluster.named(name)).map(|node| node.id);
         inquiry.stage = Stage::Nodes { nominated: nominated.is_some_and(|id| nodes == [id]) };
+        inquiry.measured = self.meter.interrupt();
         self.ask_nodes(inquiry, nodes);
     }
 
@@ -130,11 +131,10 @@ impl Scheduler {
 
     /// Takes an attempt up again.
     pub(super) fn consulted(&mut self, number: u64, answer: Answer) {
-        let Some(inquiry) = self.desk.answered(number) else { return };
+        let Some(mut inquiry) = self.desk.answered(number) else { return };
         let Some(pod) = self.current(&inquiry.pod) else { return self.abandon(&inquiry) };
+        self.resume(std::mem::take(&mut inquiry.measured));
         let inquiry = Inquiry { pod, ..inquiry };
-        // Its times are those without the answers.
-        self.begin();
         let Some(index) = self.profile_of(&inquiry.pod) else { return self.abandon(&inquiry) };
         match answer {
             Answer::Gone => self.abandon(&inquiry),
@@ -156,10 +156,12 @@ impl Scheduler {
             Err(error) => self.fail(index, &inquiry, error.to_string()),
             Ok(consulted) if consulted.nodes.is_empty() => {
                 let diagnosis = self.diagnose_consulted(index, &inquiry.pod, consulted);
+                self.meter.skip();
                 self.refuse_or_ask(index, inquiry, diagnosis);
             }
             Ok(consulted) => {
                 let fitting = self.still_feasible(index, &inquiry.pod, &consulted.nodes);
+                self.meter.skip();
                 if !fitting.nodes.is_empty() {
                     self.place_consulted(index, &inquiry, &fitting, &consulted);
                 } else if inquiry.rounds < limits::CONSULTATION_ROUNDS {

@@ -67,6 +67,7 @@ impl Scheduler {
         let (extenders, objects) = (self.desk.extenders.clone(), self.desk.objects());
         let pod = Arc::clone(&inquiry.pod);
         inquiry.stage = Stage::Victims(Box::new(preemption));
+        inquiry.measured = self.meter.interrupt();
         let (updates, number) = (self.updates.clone(), self.desk.send(inquiry));
         tokio::spawn(async move {
             let answer = match objects.pod(&pod).await {

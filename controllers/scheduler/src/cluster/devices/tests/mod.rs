@@ -8,6 +8,7 @@ mod pools;
 mod requests;
 mod shared;
 mod state;
+mod totals;
 mod work;
 
 use std::collections::BTreeMap;

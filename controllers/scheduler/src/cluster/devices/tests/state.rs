@@ -63,3 +63,24 @@ fn older_versions_of_a_claim_are_told_from_newer_ones() {
     assert!(devices.is_outdated(&version("4", "u")));
     assert!(!devices.is_outdated(&version("5", "u")) && !devices.is_outdated(&version("4", "v")));
 }
+
+#[test]
+fn capacity_of_claims_in_flight_is_taken_as_that_of_others() {
+    let device = json!({"name": "a", "allowMultipleAllocations": true, "capacity": {"bw": {"value": "3"}}});
+    let share = |amount: &str| {
+        json!([{"request": "r", "driver": "d", "pool": "n", "device": "a", "shareID": "i",
+            "consumedCapacity": {"bw": amount}}])
+    };
+    let mut devices = devices(&[slice("s", "n", json!([device]))], &[share("1")]);
+    let asking = |amount: &str| {
+        let wanted = json!({"exactly": {"capacity": {"requests": {"bw": amount}}}});
+        claim("x", json!([with(request("r", 1), wanted)]))
+    };
+    let fits = |devices: &super::Devices, amount| allocate(devices, &[asking(amount)]).unwrap().is_some();
+    assert!(fits(&devices, "2") && !fits(&devices, "3"));
+    let (pod, open) = (pod_of("p", json!({})), object(claim("y", json!([]))));
+    devices.reserve(&pod, &open, from_value(json!({"devices": {"results": share("1")}})).unwrap());
+    assert!(fits(&devices, "1") && !fits(&devices, "2"), "two of three are taken");
+    devices.unreserve(&pod);
+    assert!(fits(&devices, "2"));
+}

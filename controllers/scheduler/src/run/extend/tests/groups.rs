@@ -9,7 +9,7 @@ use crate::run::tests::metric;
 #[tokio::test]
 async fn pods_of_a_gang_are_tried_alone_and_bound_when_all_have_a_node() {
     let server = passing(&["b"]).await;
-    let gates = Gates { generic_workload: true, gang_scheduling: true };
+    let gates = Gates { generic_workload: true, gang_scheduling: true, ..Gates::default() };
     let mut world = World::with_gates(json!([filter(&server)]), &["a", "b"], gates).await;
     let group = json!({"metadata": {"name": "g", "namespace": "default"},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}});

@@ -3,6 +3,7 @@
 //! Real sockets need the real clock; nothing here depends on how long anything takes.
 
 mod groups;
+mod measured;
 mod preempt;
 
 use std::time::Duration;

@@ -19,7 +19,7 @@ use crate::framework::{Code, Permission, Permit, Plugin, PreFilter, Profile, Ref
 use crate::plugins::{DefaultPreemption, GangScheduling, NodeResourcesFit, profile};
 use crate::queue::QueueConfig;
 
-const ON: Gates = Gates { generic_workload: true, gang_scheduling: true };
+const ON: Gates = Gates { generic_workload: true, gang_scheduling: true, async_api_calls: false };
 const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/ns/podgroups";
 
 /// Answers as the labels of a pod say.
