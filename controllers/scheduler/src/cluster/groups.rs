@@ -107,14 +107,17 @@ impl Groups {
         if self.are_scheduled { group_of(pod) } else { None }
     }
 
-    /// Adds a pod that waits for a node, or updates it.
-    pub fn waits(&mut self, pod: &Arc<PodInfo>) {
-        let Some(key) = self.scheduled_with(pod) else { return };
+    /// Adds a pod that waits for a node, or updates it; returns `true` if its group was without it.
+    pub fn waits(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let Some(key) = self.scheduled_with(pod) else { return false };
         let members = self.members.entry(key).or_default();
-        match members.pods.get_mut(&pod.uid) {
+        let known = members.pods.get_mut(&pod.uid);
+        let is_new = known.is_none();
+        match known {
             Some(member) => member.pod = Arc::clone(pod),
             None => members.set(pod, Place::Unscheduled),
         }
+        is_new
     }
 
     /// Removes a pod that is gone, or has finished.

@@ -1,7 +1,9 @@
 //! The pools of pods that are not being attempted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use apiserver_client::ObjectKey;
 use tokio::time::Instant;
 
 use super::Counts;
@@ -17,8 +19,8 @@ pub(super) struct Pools {
     refused: BTreeMap<(Window, Rank), Slot>,
     /// Pods in back-off whose attempt ended in an error.
     errors: BTreeMap<(Window, Rank), Slot>,
-    /// Unschedulable and gated pods, by those whose events may wake them.
-    parked: BTreeMap<Watcher, BTreeSet<Slot>>,
+    /// Unschedulable and gated pods, by those whose events may wake them, and then by their PodGroups.
+    parked: BTreeMap<Watcher, BTreeSet<(Option<Arc<ObjectKey>>, Slot)>>,
     /// Unschedulable pods by the time at which they are tried in any case.
     timeouts: BTreeSet<(Instant, Slot)>,
     gated: usize,
@@ -37,7 +39,7 @@ impl Pools {
             }
             Place::Parked(parked) => {
                 for watcher in &parked.watchers {
-                    self.parked.entry(*watcher).or_default().insert(slot);
+                    self.parked.entry(*watcher).or_default().insert((entry.group.clone(), slot));
                 }
                 match parked.until {
                     Some(until) => drop(self.timeouts.insert((until, slot))),
@@ -57,7 +59,7 @@ impl Pools {
             Place::Parked(parked) => {
                 for watcher in &parked.watchers {
                     if let Some(pods) = self.parked.get_mut(watcher) {
-                        pods.remove(&slot);
+                        pods.remove(&(entry.group.clone(), slot));
                     }
                 }
                 match parked.until {
@@ -110,7 +112,18 @@ impl Pools {
 
     /// Returns the pods that wait for events of this watcher.
     pub fn watched_by(&self, watcher: Watcher) -> impl Iterator<Item = Slot> {
-        self.parked.get(&watcher).into_iter().flatten().copied()
+        self.parked.get(&watcher).into_iter().flatten().map(|(_, slot)| *slot)
+    }
+
+    /// Returns those of them that are of a PodGroup.
+    pub fn watched_in_group(&self, watcher: Watcher, group: ObjectKey) -> impl Iterator<Item = Slot> {
+        let group = Some(Arc::new(group));
+        let all = (group.clone(), Slot::FIRST)..=(group, Slot::LAST);
+        self.parked
+            .get(&watcher)
+            .into_iter()
+            .flat_map(move |pods| pods.range(all.clone()))
+            .map(|(_, slot)| *slot)
     }
 
     pub fn counts(&self) -> Counts {

@@ -86,7 +86,7 @@ impl Scheduler {
     /// Applies a pod that has no node yet.
     fn apply_waiting(&mut self, pod: &Arc<PodInfo>) {
         let now = Instant::now();
-        self.cluster.groups.waits(pod);
+        let is_new_member = self.cluster.groups.waits(pod);
         if let Some(assumed) = self.cluster.placed(pod).cloned() {
             // Its binding is under way, and will find it gone.
             if pod.is_terminating() && !assumed.is_terminating() && !self.reject_deleted(&pod.uid) {
@@ -100,12 +100,11 @@ impl Scheduler {
             None => self.cluster.nominated.remove(pod),
         }
         if !pod.is_terminating() || self.queue.pool_of(&pod.uid).is_some() {
-            let is_new = self.cluster.groups.are_scheduled && !self.queue.knows(&pod.uid);
             self.queue.add(Arc::clone(pod), &self.cluster, now);
-            if is_new && pod.group.is_some() {
-                // The rest of its group may wait for it.
-                self.wake(UNSCHEDULED_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) }));
-            }
+        }
+        if is_new_member {
+            // The rest of its group may wait for it.
+            self.wake(UNSCHEDULED_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) }));
         }
         if lost.is_some() && lost != pod.nominated {
             self.queue.nomination_ended(pod, &self.cluster, now);

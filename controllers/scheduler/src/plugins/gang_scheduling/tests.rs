@@ -32,7 +32,9 @@ fn cluster(groups: &[Arc<PodGroup>], pods: &[&Arc<PodInfo>]) -> Cluster {
     for group in groups {
         cluster.groups.set_object(&ObjectKey::of(group.as_ref()), Some(Arc::clone(group)));
     }
-    pods.iter().for_each(|pod| cluster.groups.waits(pod));
+    for pod in pods {
+        cluster.groups.waits(pod);
+    }
     cluster
 }
 
@@ -75,6 +77,30 @@ fn added_group_concerns_the_pods_that_name_it() {
         let change = Change::PodGroup(Versions { old: None, new: Some(&added) });
         assert_eq!(GangScheduling.hint(&waiting, &change, &Cluster::default()), expected);
     }
+}
+
+#[test]
+fn change_reaches_the_pods_of_its_group_once_the_group_lacks_nothing() {
+    let [p1, p2, p3, ..] = pods();
+    let alone = pod("ns", "alone", None);
+    let basic = pod("ns", "new", Some("basic"));
+    let of_pod = |pod: &Arc<PodInfo>, groups: &[_], pods: &[_]| {
+        let change = Change::Pod(Versions { old: None, new: Some(pod) });
+        GangScheduling.reach(&change, &cluster(groups, pods))
+    };
+    let one = Reach::Group(ObjectKey::new("ns", "one"));
+    assert_eq!(of_pod(&p3, &[], &[&p1, &p2, &p3]), Reach::None, "its group is not there");
+    assert_eq!(of_pod(&p3, &groups(), &[&p1, &p3]), Reach::None, "a pod is missing");
+    assert_eq!(of_pod(&p3, &groups(), &[&p1, &p2, &p3]), one);
+    assert_eq!(of_pod(&basic, &groups(), &[&basic]), Reach::Group(ObjectKey::new("ns", "basic")));
+    assert_eq!(of_pod(&alone, &groups(), &[&p1, &p2, &p3]), Reach::None);
+    let of_group = |pods: &[_]| {
+        let group = gang("one", 3);
+        let change = Change::PodGroup(Versions { old: None, new: Some(&group) });
+        GangScheduling.reach(&change, &cluster(&groups(), pods))
+    };
+    assert_eq!(of_group(&[&p1, &p2]), Reach::None);
+    assert_eq!(of_group(&[&p1, &p2, &p3]), one);
 }
 
 #[test]
