@@ -1,6 +1,6 @@
 //! PodGroups, and which of their pods have a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
@@ -21,61 +21,29 @@ pub struct Groups {
 /// The pods of a group: those that have a node, whichever scheduler has placed them, and those that wait for this one.
 #[derive(Debug, Default)]
 pub struct Members {
-    pods: BTreeMap<Uid, Member>,
-    /// Number of pods that have a node.
-    scheduled: usize,
-}
-
-#[derive(Debug)]
-struct Member {
-    pod: Arc<PodInfo>,
-    place: Place,
-}
-
-/// The node of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// It has none.
-    Unscheduled,
-    /// It is counted on one, and not bound yet.
-    Assumed,
-    /// It is bound to one.
-    Assigned,
+    unscheduled: BTreeMap<Uid, Arc<PodInfo>>,
+    /// Those that are bound, or counted on a node until they are.
+    scheduled: BTreeSet<Uid>,
 }
 
 impl Members {
     /// Returns the number of pods.
     pub fn len(&self) -> usize {
-        self.pods.len()
+        self.unscheduled.len() + self.scheduled.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
+        self.unscheduled.is_empty() && self.scheduled.is_empty()
     }
 
     /// Returns the number of pods that have a node.
     pub fn scheduled(&self) -> usize {
-        self.scheduled
+        self.scheduled.len()
     }
 
     /// Returns the pods that have no node, ordered by uid.
     pub fn unscheduled(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.at(Place::Unscheduled)
-    }
-
-    /// Returns the pods that are counted on nodes and not bound yet, ordered by uid.
-    pub fn assumed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.at(Place::Assumed)
-    }
-
-    fn at(&self, place: Place) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.pods.values().filter(move |member| member.place == place).map(|member| &member.pod)
-    }
-
-    fn set(&mut self, pod: &Arc<PodInfo>, place: Place) {
-        let before = self.pods.insert(pod.uid.clone(), Member { pod: Arc::clone(pod), place });
-        let had_node = before.is_some_and(|before| before.place != Place::Unscheduled);
-        self.scheduled = self.scheduled + usize::from(place != Place::Unscheduled) - usize::from(had_node);
+        self.unscheduled.values()
     }
 }
 
@@ -111,21 +79,16 @@ impl Groups {
     pub fn waits(&mut self, pod: &Arc<PodInfo>) -> bool {
         let Some(key) = self.scheduled_with(pod) else { return false };
         let members = self.members.entry(key).or_default();
-        let known = members.pods.get_mut(&pod.uid);
-        let is_new = known.is_none();
-        match known {
-            Some(member) => member.pod = Arc::clone(pod),
-            None => members.set(pod, Place::Unscheduled),
-        }
-        is_new
+        !members.scheduled.contains(&pod.uid)
+            && members.unscheduled.insert(pod.uid.clone(), Arc::clone(pod)).is_none()
     }
 
     /// Removes a pod that is gone, or has finished.
     pub fn gone(&mut self, pod: &PodInfo) {
         let Some(key) = self.scheduled_with(pod) else { return };
         let Some(members) = self.members.get_mut(&key) else { return };
-        let before = members.pods.remove(&pod.uid);
-        members.scheduled -= usize::from(before.is_some_and(|before| before.place != Place::Unscheduled));
+        members.unscheduled.remove(&pod.uid);
+        members.scheduled.remove(&pod.uid);
         if members.is_empty() {
             self.members.remove(&key);
         }
@@ -134,16 +97,18 @@ impl Groups {
     /// Hears that a pod is counted on a node.
     pub(super) fn placed(&mut self, pod: &Arc<PodInfo>) {
         if let Some(key) = self.scheduled_with(pod) {
-            let place = if pod.node.is_some() { Place::Assigned } else { Place::Assumed };
-            self.members.entry(key).or_default().set(pod, place);
+            let members = self.members.entry(key).or_default();
+            members.unscheduled.remove(&pod.uid);
+            members.scheduled.insert(pod.uid.clone());
         }
     }
 
     /// Hears that a pod is no longer counted on a node. If it is there, it waits for another one.
     pub(super) fn removed(&mut self, pod: &Arc<PodInfo>) {
         let Some(key) = self.scheduled_with(pod) else { return };
-        if let Some(members) = self.members.get_mut(&key).filter(|all| all.pods.contains_key(&pod.uid)) {
-            members.set(pod, Place::Unscheduled);
+        let Some(members) = self.members.get_mut(&key) else { return };
+        if members.scheduled.remove(&pod.uid) {
+            members.unscheduled.insert(pod.uid.clone(), Arc::clone(pod));
         }
     }
 }
@@ -171,12 +136,11 @@ mod tests {
         ObjectKey::new("default", "g")
     }
 
-    /// Returns the numbers of pods, and of those with a node, and the names of those without and of those not bound yet.
-    fn counts(cluster: &Cluster) -> (usize, usize, Vec<String>, Vec<String>) {
+    /// Returns the numbers of pods, and of those with a node, and the names of those without.
+    fn counts(cluster: &Cluster) -> (usize, usize, Vec<String>) {
         let Some(members) = cluster.groups.members(&key()) else { return Default::default() };
-        let names =
-            |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| pods.map(|pod| pod.name().to_owned()).collect();
-        (members.len(), members.scheduled(), names(&mut members.unscheduled()), names(&mut members.assumed()))
+        let names = members.unscheduled().map(|pod| pod.name().to_owned()).collect();
+        (members.len(), members.scheduled(), names)
     }
 
     fn texts(names: &[&str]) -> Vec<String> {
@@ -187,20 +151,15 @@ mod tests {
     fn pods_are_counted_by_whether_they_have_a_node() {
         let mut cluster = cluster();
         let (a, b) = (member("a", None), member("b", None));
-        cluster.groups.waits(&a);
-        cluster.groups.waits(&b);
-        assert_eq!(counts(&cluster), (2, 0, texts(&["a", "b"]), vec![]));
+        assert!(cluster.groups.waits(&a) && cluster.groups.waits(&b), "they are new");
+        assert_eq!(counts(&cluster), (2, 0, texts(&["a", "b"])));
         cluster.place(&a, &"n".into());
-        assert_eq!(counts(&cluster), (2, 1, texts(&["b"]), texts(&["a"])), "it is assumed");
-        cluster.groups.waits(&a);
-        assert_eq!(counts(&cluster).1, 1, "an update changes nothing");
+        assert_eq!(counts(&cluster), (2, 1, texts(&["b"])), "it is assumed");
+        assert!(!cluster.groups.waits(&a) && !cluster.groups.waits(&b));
+        assert_eq!(counts(&cluster), (2, 1, texts(&["b"])), "an update changes nothing");
         cluster.place(&member("a", Some("n")), &"n".into());
         cluster.place(&member("foreign", Some("n")), &"n".into());
-        assert_eq!(
-            counts(&cluster),
-            (3, 2, texts(&["b"]), vec![]),
-            "bound pods count, whoever has bound them"
-        );
+        assert_eq!(counts(&cluster), (3, 2, texts(&["b"])), "bound pods count, whoever has bound them");
     }
 
     #[test]
@@ -210,7 +169,7 @@ mod tests {
         cluster.groups.waits(&a);
         cluster.place(&a, &"n".into());
         cluster.remove_pod(&a);
-        assert_eq!(counts(&cluster), (1, 0, texts(&["a"]), vec![]));
+        assert_eq!(counts(&cluster), (1, 0, texts(&["a"])));
         cluster.place(&a, &"n".into());
         cluster.groups.gone(&a);
         cluster.remove_pod(&a);
@@ -229,7 +188,7 @@ mod tests {
         let mut trial = cluster.trial();
         trial.remove(&bound);
         trial.add(&waiting, id);
-        assert_eq!(counts(&trial), (2, 1, texts(&["bound"]), texts(&["waiting"])));
+        assert_eq!(counts(&trial), (2, 1, texts(&["bound"])));
         drop(trial);
         assert_eq!(counts(&cluster), before);
     }

@@ -64,12 +64,10 @@ impl Plugin for GangScheduling {
         };
         if members.scheduled() < needed {
             let reason = "waiting for minCount pods from a gang to be scheduled".to_owned();
-            let activates = members.unscheduled().map(|pod| pod.uid.clone()).collect();
             let answer = Permit::Wait { reason, timeout: limits::GANG_WAIT };
-            return Permission { answer, activates, ..Permission::default() };
+            return Permission { answer, activates_group: Some(key), ..Permission::default() };
         }
-        let allows = members.assumed().map(|pod| pod.uid.clone()).collect();
-        Permission { allows, ..Permission::default() }
+        Permission { allows_group: Some(key), ..Permission::default() }
     }
 
     fn events(&self) -> Vec<Event> {

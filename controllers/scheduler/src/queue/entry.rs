@@ -42,6 +42,17 @@ pub(super) enum Place {
     Attempted(Box<Flight>),
 }
 
+impl Place {
+    /// Returns `true` for a pod that waits though PreEnqueue lets it pass.
+    pub fn can_be_activated(&self) -> bool {
+        match self {
+            Self::Active | Self::Attempted(_) => false,
+            Self::Backoff(_) => true,
+            Self::Parked(parked) => parked.until.is_some(),
+        }
+    }
+}
+
 /// The pool of back-off that a pod is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backoff {

@@ -23,12 +23,17 @@ pub(super) struct Pools {
     parked: BTreeMap<Watcher, BTreeSet<(Option<Arc<ObjectKey>>, Slot)>>,
     /// Unschedulable pods by the time at which they are tried in any case.
     timeouts: BTreeSet<(Instant, Slot)>,
+    /// Pods of PodGroups in back-off, and unschedulable ones.
+    of_groups: BTreeSet<(Arc<ObjectKey>, Slot)>,
     gated: usize,
 }
 
 impl Pools {
     /// Adds a pod to the pool of its place.
     pub fn insert(&mut self, slot: Slot, entry: &Entry) {
+        if let Some(group) = entry.group.as_ref().filter(|_| entry.place.can_be_activated()) {
+            self.of_groups.insert((Arc::clone(group), slot));
+        }
         match &entry.place {
             Place::Active => drop(self.active.insert(entry.rank(), slot)),
             Place::Backoff(Backoff::Refused(window)) => {
@@ -52,6 +57,9 @@ impl Pools {
 
     /// Undoes [`Self::insert`]; neither place nor rank of the pod must have changed since.
     pub fn remove(&mut self, slot: Slot, entry: &Entry) {
+        if let Some(group) = entry.group.as_ref().filter(|_| entry.place.can_be_activated()) {
+            self.of_groups.remove(&(Arc::clone(group), slot));
+        }
         match &entry.place {
             Place::Active => drop(self.active.remove(&entry.rank())),
             Place::Backoff(Backoff::Refused(window)) => drop(self.refused.remove(&(*window, entry.rank()))),
@@ -124,6 +132,13 @@ impl Pools {
             .into_iter()
             .flat_map(move |pods| pods.range(all.clone()))
             .map(|(_, slot)| *slot)
+    }
+
+    /// Returns the pods of a PodGroup that wait for something else than that PreEnqueue lets them pass.
+    pub fn of_group(&self, group: &ObjectKey) -> Vec<Slot> {
+        let group = Arc::new(group.clone());
+        let all = (Arc::clone(&group), Slot::FIRST)..=(group, Slot::LAST);
+        self.of_groups.range(all).map(|(_, slot)| *slot).collect()
     }
 
     pub fn counts(&self) -> Counts {

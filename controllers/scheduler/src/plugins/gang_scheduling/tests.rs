@@ -130,7 +130,8 @@ fn placed_pod_waits_for_the_rest_of_its_gang_and_has_it_tried() {
     [&p2, &p4, &p5].into_iter().for_each(|pod| cluster.place(pod, &"n".into()));
     let reason = "waiting for minCount pods from a gang to be scheduled".to_owned();
     let answer = Permit::Wait { reason, timeout: limits::GANG_WAIT };
-    let expected = Permission { answer, activates: vec![p3.uid.clone()], ..Permission::default() };
+    let activates_group = Some(ObjectKey::new("ns", "one"));
+    let expected = Permission { answer, activates_group, ..Permission::default() };
     assert_eq!(permit(&mut cluster, &p1), expected);
 }
 
@@ -139,8 +140,9 @@ fn last_pod_of_a_gang_allows_all_of_it_but_no_other() {
     let [p1, p2, p3, p4, p5] = pods();
     let mut cluster = cluster(&groups(), &[&p1, &p2, &p3, &p4, &p5]);
     [&p2, &p3, &p4, &p5].into_iter().for_each(|pod| cluster.place(pod, &"n".into()));
-    let allows = vec![p1.uid.clone(), p2.uid.clone(), p3.uid.clone()];
-    assert_eq!(permit(&mut cluster, &p1), Permission { allows, ..Permission::default() });
+    let allows_group = Some(ObjectKey::new("ns", "one"));
+    let expected = Permission { allows_group, ..Permission::default() };
+    assert_eq!(permit(&mut cluster, &p1), expected);
     // So it is for those that are tried together, whose places are counted in the same way.
     let bound = testing::pod(
         "p2",
@@ -148,12 +150,7 @@ fn last_pod_of_a_gang_allows_all_of_it_but_no_other() {
         "spec": {"schedulingGroup": {"podGroupName": "one"}, "nodeName": "n"}}),
     );
     cluster.place(&bound, &"n".into());
-    let allows = vec![p1.uid.clone(), p3.uid.clone()];
-    assert_eq!(
-        permit(&mut cluster, &p1),
-        Permission { allows, ..Permission::default() },
-        "a bound pod counts"
-    );
+    assert_eq!(permit(&mut cluster, &p1), expected, "a bound pod counts");
 }
 
 #[test]

@@ -112,3 +112,30 @@ fn change_of_a_pod_asks_for_no_hint_about_pods_that_it_cannot_help() {
     rig.happen(ASSIGNED_ADD);
     assert_eq!(rig.hints(), 2);
 }
+
+#[test]
+fn pods_of_one_group_are_activated_but_for_gated_ones() {
+    let mut rig = rig();
+    rig.allow("Queues", &["free"]);
+    let in_group = |group: &str| json!({"metadata": {"labels": {"free": ""}}, "spec": {"schedulingGroup": {"podGroupName": group}}});
+    for uid in ["a", "b", "bound"] {
+        rig.add_pod(uid, in_group("g"));
+    }
+    rig.add_pod("other", in_group("h"));
+    rig.pop_all();
+    for uid in ["a", "b", "other"] {
+        rig.fail(uid, &["Deaf"], &[]);
+    }
+    rig.done("bound");
+    add_gated(&mut rig, "gated", Some("g"));
+    assert_eq!(rig.counts(), [0, 3, 0, 1]);
+    let activate = |rig: &mut Rig| {
+        rig.queue.activate_group(&ObjectKey::new("default", "g"), &rig.cluster, rig.now);
+    };
+    activate(&mut rig);
+    assert_eq!(rig.counts(), [2, 1, 0, 1]);
+    assert_eq!(rig.pool("other"), Some(Pool::Backoff));
+    activate(&mut rig);
+    assert_eq!(rig.counts(), [2, 1, 0, 1], "a second time changes nothing");
+    assert_eq!(rig.pop_all(), ["a", "b"]);
+}
