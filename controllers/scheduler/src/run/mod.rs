@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::bind::{Binder, Placed};
 use self::extend::Desk;
 use self::follow::Updates;
+use self::group::Turn;
 use self::measure::Measured;
 use self::waiting::Waiting;
 use crate::cluster::Cluster;
@@ -140,6 +141,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     cluster.groups.are_scheduled = config.gates.generic_workload;
     let mut scheduler = Scheduler {
         queue,
+        turn: None,
         binder,
         desk,
         meter: Meter::new(Instant::now),
@@ -175,6 +177,8 @@ struct Scheduler {
     cluster: Cluster,
     views: Views,
     queue: Queue,
+    /// The attempt of a group under way.
+    turn: Option<Box<Turn>>,
     /// Index of the node where the next sample begins.
     start: usize,
     /// Pods that are placed and whose binding is not confirmed.
@@ -208,12 +212,7 @@ impl Scheduler {
             self.queue.flush(&self.cluster, now);
             self.expire(now);
             self.show_counts(now);
-            let served = self.serve();
-            let popped = self.queue.pop(now);
-            if let Some(attempting) = &popped {
-                self.attempt(attempting);
-            }
-            if served || popped.is_some() {
+            if self.step(now) {
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
@@ -226,6 +225,19 @@ impl Scheduler {
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
+    }
+
+    /// Goes on with the turn of a group, or begins the next attempt; returns `false` if there is nothing to do.
+    fn step(&mut self, now: Instant) -> bool {
+        if self.go_on() {
+            return true;
+        }
+        let served = self.serve();
+        let popped = self.queue.pop(now);
+        if let Some(attempting) = &popped {
+            self.attempt(attempting);
+        }
+        served || popped.is_some()
     }
 
     /// Returns the profile of a pod; `None` if another scheduler is responsible for it.

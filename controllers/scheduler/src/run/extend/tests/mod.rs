@@ -67,6 +67,7 @@ impl World {
             desk: Desk::for_tests(extenders, api.objects()),
             profiles,
             cluster: Cluster::default(),
+            turn: None,
             views: Views::default(),
             start: 0,
             binding: Default::default(),
