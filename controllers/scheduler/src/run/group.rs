@@ -164,6 +164,7 @@ impl Scheduler {
             return;
         }
         let Some(profile) = self.profile_of(&first.pod) else { return };
+        self.cluster.devices.begin_turn(key.clone());
         self.turn = Some(Box::new(Turn {
             group: key.clone(),
             profile,
@@ -186,6 +187,7 @@ impl Scheduler {
             self.try_next(&mut turn, attempting);
         } else if !turn.is_decided {
             turn.is_decided = true;
+            self.cluster.devices.end_turn();
             self.measured.metrics.group_tried(turn.began.elapsed());
             let ended = &turn.progress.ended;
             info!(group = %turn.group, pods = turn.tried.len(), ?ended, "tried the pods of a group");

@@ -3,6 +3,7 @@
 
 mod crowds;
 mod ends;
+mod sharing;
 
 use std::collections::BTreeMap;
 
