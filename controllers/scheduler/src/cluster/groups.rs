@@ -9,11 +9,10 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
 use crate::pod::PodInfo;
 
-/// PodGroups with their pods. While [`Self::are_scheduled`] is not set, nothing is counted.
+/// PodGroups with their pods. Nothing is counted unless the pods of a group are scheduled together.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Pods of a group are scheduled together.
-    pub are_scheduled: bool,
+    are_scheduled: bool,
     objects: BTreeMap<ObjectKey, Arc<PodGroup>>,
     members: BTreeMap<ObjectKey, Members>,
 }
@@ -53,6 +52,16 @@ pub fn group_of(pod: &PodInfo) -> Option<ObjectKey> {
 }
 
 impl Groups {
+    /// Returns the groups of a cluster whose pods are scheduled together (`GenericWorkload`), or are not.
+    pub fn new(are_scheduled: bool) -> Self {
+        Self { are_scheduled, ..Self::default() }
+    }
+
+    /// Returns `true` if pods of groups are scheduled together, and the pod names one.
+    pub fn concern(&self, pod: &PodInfo) -> bool {
+        self.are_scheduled && pod.group.is_some()
+    }
+
     /// Replaces a PodGroup, and returns it as it was; `None` if it is new. Another one of the same name is new: pods wait for
     /// one to be added.
     pub fn set_object(&mut self, key: &ObjectKey, new: Option<Arc<PodGroup>>) -> Option<Arc<PodGroup>> {
@@ -72,7 +81,7 @@ impl Groups {
 
     /// Returns the group of a pod, if pods of groups are scheduled together.
     pub fn scheduled_with(&self, pod: &PodInfo) -> Option<ObjectKey> {
-        if self.are_scheduled { group_of(pod) } else { None }
+        if self.concern(pod) { group_of(pod) } else { None }
     }
 
     /// Adds a pod that waits for a node, or updates it; returns `true` if its group was without it.
@@ -128,7 +137,7 @@ mod tests {
 
     fn cluster() -> Cluster {
         let mut cluster = testing::cluster(&[testing::node("n", json!({}))], &[]);
-        cluster.groups.are_scheduled = true;
+        cluster.groups = Groups::new(true);
         cluster
     }
 
@@ -210,7 +219,7 @@ mod tests {
     #[test]
     fn nothing_is_counted_unless_groups_are_scheduled() {
         let mut cluster = cluster();
-        cluster.groups.are_scheduled = false;
+        cluster.groups = Groups::default();
         cluster.groups.waits(&member("a", None));
         cluster.place(&member("b", Some("n")), &"n".into());
         assert!(cluster.groups.members(&key()).is_none());

@@ -63,8 +63,6 @@ pub struct QueueConfig {
     pub max_parked: Duration,
     /// There are extenders, so that any event may help.
     pub has_extenders: bool,
-    /// Pods of PodGroups are attempted together: after a failure only the back-off counts for them.
-    pub has_groups: bool,
 }
 
 impl Default for QueueConfig {
@@ -74,7 +72,6 @@ impl Default for QueueConfig {
             max_backoff: limits::MAX_BACKOFF,
             max_parked: limits::MAX_PARKED,
             has_extenders: false,
-            has_groups: false,
         }
     }
 }

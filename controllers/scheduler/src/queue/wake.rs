@@ -202,7 +202,7 @@ impl Queue {
     /// Returns what has happened during an attempt means for its pod.
     pub(super) fn verdict_of_flight(&mut self, slot: Slot, flight: &Flight, cluster: &Cluster) -> Verdict {
         let entry = &self.entries[slot];
-        if self.config.has_groups && entry.pod.group.is_some() {
+        if cluster.groups.concern(&entry.pod) {
             return Verdict::AfterBackoff;
         }
         let Some(events) = self.flights.since(flight) else { return Verdict::AfterBackoff };
@@ -262,9 +262,7 @@ impl Queue {
         let backoff = entry.backoff.filter(|window| self.windows.is_open(*window, now));
         match backoff.filter(|_| verdict == Verdict::AfterBackoff) {
             // Pods of groups are tried with the others of theirs, and not before their time.
-            Some(window)
-                if entry.has_failed_by_error() || self.config.has_groups && entry.pod.group.is_some() =>
-            {
+            Some(window) if entry.has_failed_by_error() || cluster.groups.concern(&entry.pod) => {
                 self.place(slot, Place::Backoff(Backoff::Error(window)), cause);
             }
             Some(window) => self.place(slot, Place::Backoff(Backoff::Refused(window)), cause),

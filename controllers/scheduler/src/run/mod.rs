@@ -38,6 +38,7 @@ use self::group::Turn;
 use self::measure::Measured;
 use self::waiting::Waiting;
 use crate::cluster::Cluster;
+use crate::cluster::groups::Groups;
 use crate::config::{Gates, default_profile};
 use crate::extenders::Extenders;
 use crate::framework::{Meter, Profile, Views};
@@ -138,7 +139,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;
-    cluster.groups.are_scheduled = config.gates.generic_workload;
+    cluster.groups = Groups::new(config.gates.generic_workload);
     let mut scheduler = Scheduler {
         queue,
         turn: None,

@@ -7,6 +7,7 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use serde_json::{Value, from_value, json};
 
 use super::*;
+use crate::cluster::groups::Groups;
 use crate::testing;
 
 fn group(namespace: &str, name: &str, policy: Value) -> Arc<PodGroup> {
@@ -28,7 +29,7 @@ fn pod(namespace: &str, name: &str, group: Option<&str>) -> Arc<PodInfo> {
 /// Returns a cluster of one node with the groups `one` of three pods, `two` of four, and `basic`, and with these pods.
 fn cluster(groups: &[Arc<PodGroup>], pods: &[&Arc<PodInfo>]) -> Cluster {
     let mut cluster = testing::cluster(&[testing::node("n", json!({}))], &[]);
-    cluster.groups.are_scheduled = true;
+    cluster.groups = Groups::new(true);
     for group in groups {
         cluster.groups.set_object(&ObjectKey::of(group.as_ref()), Some(Arc::clone(group)));
     }

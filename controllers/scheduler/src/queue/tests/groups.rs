@@ -1,10 +1,12 @@
 //! Pods that are popped with others of their group, and that go back after the attempt.
 
 use super::*;
+use crate::cluster::groups::Groups;
 
 fn rig() -> Rig {
-    let config = QueueConfig { has_groups: true, ..QueueConfig::default() };
-    Rig::configured(config, USUAL, &["Queues"])
+    let mut rig = Rig::configured(QueueConfig::default(), USUAL, &["Queues"]);
+    rig.cluster.groups = Groups::new(true);
+    rig
 }
 
 fn pop_this(rig: &mut Rig, uid: &str) -> Option<u32> {

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cluster::Cluster;
+use crate::cluster::groups::Groups;
 use crate::config::{Configuration, Gates};
 use crate::extenders::Extenders;
 use crate::extenders::tests::{Api, Reply, Server};
@@ -80,7 +81,7 @@ impl World {
             recorders: Default::default(),
             updates,
         };
-        scheduler.cluster.groups.are_scheduled = gates.generic_workload;
+        scheduler.cluster.groups = Groups::new(gates.generic_workload);
         for name in nodes {
             scheduler.apply(Update::Node(sized(name, json!({"cpu": "8"}))));
         }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::super::follow::{Fact, Update, Updates};
 use super::super::super::tests::{metric, silent_client, with};
 use super::*;
+use crate::cluster::groups::Groups;
 use crate::limits;
 use crate::queue::Pool;
 use crate::testing::sized;
@@ -35,11 +36,10 @@ impl Loop {
     fn new() -> Self {
         let config =
             Config { profiles: vec![default_profile_with(ON)].into(), gates: ON, ..Config::default() };
-        let config = Config { queue: QueueConfig { has_groups: true, ..QueueConfig::default() }, ..config };
         let (ambient, stop) = (Ambient::system(), CancellationToken::new());
         let informers = Informers::new(silent_client(), ambient.clone(), stop);
         let mut scheduler = with(config, &informers, ambient, Updates::new());
-        scheduler.cluster.groups.are_scheduled = true;
+        scheduler.cluster.groups = Groups::new(true);
         scheduler.apply(Update::Node(sized("n", json!({"cpu": "1000", "pods": "1000"}))));
         Self { scheduler }
     }

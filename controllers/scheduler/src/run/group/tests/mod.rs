@@ -19,7 +19,6 @@ use crate::cluster::Cluster;
 use crate::config::{Gates, default_profile_with};
 use crate::framework::{Code, Permission, Permit, Plugin, PreFilter, Profile, Refusal};
 use crate::plugins::{DefaultPreemption, GangScheduling, NodeResourcesFit, profile};
-use crate::queue::QueueConfig;
 
 const ON: Gates = Gates { generic_workload: true, gang_scheduling: true };
 const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/ns/podgroups";
@@ -67,8 +66,7 @@ impl World {
             add_node(&api, &format!("n{index}"), json!({"cpu": cores.to_string()})).await;
         }
         let line = Line::new(&api, vec![]);
-        let queue = QueueConfig { has_groups: gates.generic_workload, ..QueueConfig::default() };
-        let config = Config { profiles: profiles.into(), gates, queue, ..Config::default() };
+        let config = Config { profiles: profiles.into(), gates, ..Config::default() };
         let life = Life::begin(line.client(), ambient(), config);
         Self { api, line, _life: life }
     }
