@@ -11,6 +11,9 @@ use super::backoff::Window;
 use super::entry::{Backoff, Entry, Place, Rank, Slot};
 use super::wake::Watcher;
 
+/// A pod after its PodGroup, so that those of a group lie side by side.
+type InGroup = (Option<Arc<ObjectKey>>, Slot);
+
 /// Pods by what they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
@@ -20,7 +23,7 @@ pub(super) struct Pools {
     /// Pods in back-off whose attempt ended in an error.
     errors: BTreeMap<(Window, Rank), Slot>,
     /// Unschedulable and gated pods, by those whose events may wake them, and then by their PodGroups.
-    parked: BTreeMap<Watcher, BTreeSet<(Option<Arc<ObjectKey>>, Slot)>>,
+    parked: BTreeMap<Watcher, BTreeSet<InGroup>>,
     /// Unschedulable pods by the time at which they are tried in any case.
     timeouts: BTreeSet<(Instant, Slot)>,
     /// Pods of PodGroups in back-off, and unschedulable ones.
