@@ -16,12 +16,12 @@ use crate::queue::Pool;
 use crate::testing::sized;
 
 /// A scheduler whose loop is run by hand, on a cluster of one large node.
-struct Loop {
-    scheduler: Scheduler,
+pub(super) struct Loop {
+    pub(super) scheduler: Scheduler,
 }
 
 /// Returns a pod that asks for a core, of a group if there is one.
-fn pod(name: &str, group: Option<&str>, fields: Value) -> v1::Pod {
+pub(super) fn pod(name: &str, group: Option<&str>, fields: Value) -> v1::Pod {
     let group = group.map(|group| json!({"podGroupName": group}));
     let mut object = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
@@ -33,7 +33,7 @@ fn pod(name: &str, group: Option<&str>, fields: Value) -> v1::Pod {
 }
 
 impl Loop {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let config =
             Config { profiles: vec![default_profile_with(ON)].into(), gates: ON, ..Config::default() };
         let (ambient, stop) = (Ambient::system(), CancellationToken::new());
@@ -44,14 +44,14 @@ impl Loop {
         Self { scheduler }
     }
 
-    fn add_group(&mut self, name: &str, needed: usize) {
+    pub(super) fn add_group(&mut self, name: &str, needed: usize) {
         let group = json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "generation": 1},
             "spec": {"schedulingPolicy": {"gang": {"minCount": needed}}}});
         let group: Arc<PodGroup> = Arc::new(from_value(group).unwrap());
         self.scheduler.apply(Update::Fact(Fact::PodGroup(ObjectKey::new("ns", name), Some(group))));
     }
 
-    fn apply(&mut self, pod: v1::Pod) {
+    pub(super) fn apply(&mut self, pod: v1::Pod) {
         self.scheduler.pods.apply(pod.clone());
         self.scheduler.apply(Update::Pod(Arc::new(PodInfo::parse(pod))));
     }
@@ -68,21 +68,21 @@ impl Loop {
     }
 
     /// Does what there is to do; returns the number of steps.
-    fn finish(&mut self) -> usize {
+    pub(super) fn finish(&mut self) -> usize {
         (0..).take_while(|_| self.scheduler.step(Instant::now())).count()
     }
 
     /// Returns the node that a pod is counted on.
-    fn node_of(&self, name: &str) -> Option<String> {
+    pub(super) fn node_of(&self, name: &str) -> Option<String> {
         let id = self.scheduler.cluster.place_of(&PodInfo::parse(pod(name, None, json!({}))))?;
         Some(self.scheduler.cluster.node(id).name.to_string())
     }
 
-    fn is_bound(&self, name: &str) -> bool {
+    pub(super) fn is_bound(&self, name: &str) -> bool {
         self.scheduler.binding.contains_key(&name.into())
     }
 
-    fn delete(&mut self, name: &str) {
+    pub(super) fn delete(&mut self, name: &str) {
         self.scheduler.pods.delete(&ObjectKey::new("ns", name));
         self.scheduler.apply(Update::PodGone(Arc::new(PodInfo::parse(pod(name, Some("g"), json!({}))))));
     }

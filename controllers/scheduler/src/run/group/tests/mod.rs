@@ -1,6 +1,7 @@
 //! The attempts of groups with the whole scheduler and an API in memory: gathering their pods, the name of their scheduler, pods
 //! that take no part any more, and what is written in the end.
 
+mod chaos;
 mod crowds;
 mod ends;
 mod sharing;
