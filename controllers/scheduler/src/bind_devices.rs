@@ -1,5 +1,7 @@
 //! Writes the devices of claims and the pods that use them, and waits until the devices are ready.
 
+mod sharing;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use self::sharing::Writers;
 use crate::cluster::devices::{
     ClaimPlan, DevicePlan, Readiness, allocation, has_conditions, has_timed_out, readiness,
 };
@@ -153,6 +156,8 @@ pub struct DeviceBinder {
     ambient: Ambient,
     /// Hears of each change that may end a wait.
     changes: Arc<watch::Sender<()>>,
+    /// Claims that several pods may write.
+    writers: Writers,
 }
 
 fn name(claim: &ResourceClaim) -> &str {
@@ -172,8 +177,13 @@ impl DeviceBinder {
     /// Creates a binder on the caches of a component.
     pub fn new(informers: &Informers, ambient: Ambient) -> Self {
         let (changes, _) = watch::channel(());
-        let this =
-            Self { claims: informers.cache(), pods: informers.cache(), ambient, changes: Arc::new(changes) };
+        let this = Self {
+            claims: informers.cache(),
+            pods: informers.cache(),
+            ambient,
+            changes: Arc::new(changes),
+            writers: Writers::default(),
+        };
         let changes = Arc::clone(&this.changes);
         this.claims.on_change(move |_| changes.send_replace(()));
         let changes = Arc::clone(&this.changes);
@@ -247,6 +257,13 @@ impl DeviceBinder {
     ) -> Result<(), DeviceError> {
         let api = api(client, &one.claim);
         let allocation = one.allocation.clone().map(|allocation| self.with_share_ids(allocation));
+        let mut writer = match one.is_shared {
+            true => match off.run_until_cancelled(self.writers.enter(&mut held.claim)).await {
+                None => return Ok(()),
+                entered => entered,
+            },
+            false => None,
+        };
         let mut attempts = 1;
         let written = loop {
             let mut claim = held.claim.as_ref().clone();
@@ -255,12 +272,17 @@ impl DeviceBinder {
                 let what = format!("get updated claim {} after conflict", ObjectKey::of(&claim));
                 claim = api.get(name(&claim)).await.map_err(DeviceError::request(what))?;
             }
-            match self.write(&api, plan, claim, allocation.as_ref()).await {
+            let devices =
+                allocation.as_ref().filter(|devices| writer.is_none() || !sharing::has(&claim, devices));
+            match self.write(&api, plan, claim, devices).await {
                 Err(error) if error.is_conflict() && attempts < limits::CLAIM_WRITES => attempts += 1,
                 written => break Arc::new(written?),
             }
         };
         held.claim = Arc::clone(&written);
+        if let Some(writer) = &mut writer {
+            writer.wrote(&written);
+        }
         told(Arc::clone(&written));
         if let Some(mappings) = &one.made_for {
             off.run_until_cancelled(self.seen(&written)).await;

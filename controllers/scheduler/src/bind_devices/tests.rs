@@ -21,6 +21,8 @@ struct Server {
     asked: Vec<(String, Value)>,
     /// The status of pods cannot be written.
     refuses_pods: bool,
+    /// Number of writes that were accepted.
+    versions: usize,
 }
 
 type Shared = Arc<Mutex<Server>>;
@@ -40,6 +42,8 @@ fn answer(server: &Shared, method: &str, path: &str, body: Value) -> (u16, Value
     }
     if matches!(method, "PUT" | "POST") {
         server.claim = body;
+        server.versions += 1;
+        server.claim["metadata"]["resourceVersion"] = json!((server.versions + 100).to_string());
         if method == "POST" {
             merge(&mut server.claim, json!({"metadata": {"name": "made", "uid": "made"}}));
         }
@@ -85,6 +89,7 @@ fn plan(claim: &Value, allocation: Option<Value>, is_made: bool) -> DevicePlan {
     let claim = ClaimPlan {
         claim: Arc::new(from_value(claim.clone()).unwrap()),
         allocation: allocation.map(|allocation| from_value(allocation).unwrap()),
+        is_shared: false,
         made_for: is_made.then(|| vec![ContainerExtendedResourceRequest::default()]),
     };
     DevicePlan {
@@ -180,6 +185,53 @@ async fn writes_are_repeated_on_the_newer_claim_unless_it_has_changed_for_good()
         assert_eq!(bound, wanted.map_err(str::to_owned), "{codes:?}");
         assert!(asked.is_empty() || seen == asked, "{seen:?}");
     }
+}
+
+/// Returns a plan for a claim that other pods are given at the same time.
+fn shared_plan(claim: &Value, pod: &str) -> DevicePlan {
+    let mut plan = plan(claim, Some(devices()), false);
+    plan.claims[0].is_shared = true;
+    DevicePlan { uid: pod.into(), ..plan }
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_that_another_pod_of_the_group_has_written_are_only_reserved() {
+    let open = claim(json!({"metadata": {"finalizers": [FINALIZER]}}));
+    let other = json!([{"resource": "pods", "name": "q", "uid": "other"}]);
+    let mut given = claim(json!({"status": {"allocation": devices(), "reservedFor": other}}));
+    merge(&mut given, json!({"metadata": {"resourceVersion": "2"}}));
+    given["status"]["allocation"]["devices"]["results"][0]["shareID"] = json!("its own");
+    let plan = shared_plan(&open, "pod");
+    let (bound, asked, written, _) = bind(&given, &[409], &plan).await;
+    assert_eq!((bound, asked), (Ok(()), [STATUS, READ, STATUS].map(str::to_owned).to_vec()));
+    assert_eq!(written["status"]["reservedFor"].as_array().map(Vec::len), Some(2));
+    assert_eq!(written["status"]["allocation"]["devices"], given["status"]["allocation"]["devices"]);
+    given["status"]["allocation"]["devices"]["results"][0]["device"] = json!("b");
+    let (bound, ..) = bind(&given, &[409], &plan).await;
+    assert_eq!(bound, Err("claim default/x got allocated elsewhere in the meantime".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_share_a_claim_write_it_one_after_another() {
+    let open = claim(json!({"metadata": {"finalizers": [FINALIZER]}}));
+    let ((client, server), binder) = (server(&open, &[]), binder());
+    let pods: Vec<String> = (0..20).map(|pod| format!("pod{pod:02}")).collect();
+    let bindings = pods.iter().map(|pod| {
+        let (client, binder, plan) = (client.clone(), binder.clone(), shared_plan(&open, pod));
+        tokio::spawn(async move {
+            let mut held = Held::default();
+            binder.bind(&client, &plan, None, &mut held, &|_| {}, &CancellationToken::new()).await
+        })
+    });
+    for binding in bindings.collect::<Vec<_>>() {
+        binding.await.unwrap().unwrap();
+    }
+    let server = server.lock().unwrap();
+    assert_eq!(server.asked.len(), 20, "no write was in vain");
+    let reserved = server.claim["status"]["reservedFor"].as_array().unwrap();
+    let mut reserved: Vec<&str> = reserved.iter().map(|one| one["uid"].as_str().unwrap()).collect();
+    reserved.sort_unstable();
+    assert_eq!(reserved, pods);
 }
 
 #[tokio::test(start_paused = true)]

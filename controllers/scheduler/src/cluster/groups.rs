@@ -1,6 +1,6 @@
 //! PodGroups, and which of their pods have a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
@@ -9,11 +9,10 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
 use crate::pod::PodInfo;
 
-/// PodGroups with their pods. While [`Self::are_scheduled`] is not set, nothing is counted.
+/// PodGroups with their pods. Nothing is counted unless the pods of a group are scheduled together.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Pods of a group are scheduled together.
-    pub are_scheduled: bool,
+    are_scheduled: bool,
     objects: BTreeMap<ObjectKey, Arc<PodGroup>>,
     members: BTreeMap<ObjectKey, Members>,
 }
@@ -21,61 +20,29 @@ pub struct Groups {
 /// The pods of a group: those that have a node, whichever scheduler has placed them, and those that wait for this one.
 #[derive(Debug, Default)]
 pub struct Members {
-    pods: BTreeMap<Uid, Member>,
-    /// Number of pods that have a node.
-    scheduled: usize,
-}
-
-#[derive(Debug)]
-struct Member {
-    pod: Arc<PodInfo>,
-    place: Place,
-}
-
-/// The node of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// It has none.
-    Unscheduled,
-    /// It is counted on one, and not bound yet.
-    Assumed,
-    /// It is bound to one.
-    Assigned,
+    unscheduled: BTreeMap<Uid, Arc<PodInfo>>,
+    /// Those that are bound, or counted on a node until they are.
+    scheduled: BTreeSet<Uid>,
 }
 
 impl Members {
     /// Returns the number of pods.
     pub fn len(&self) -> usize {
-        self.pods.len()
+        self.unscheduled.len() + self.scheduled.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
+        self.unscheduled.is_empty() && self.scheduled.is_empty()
     }
 
     /// Returns the number of pods that have a node.
     pub fn scheduled(&self) -> usize {
-        self.scheduled
+        self.scheduled.len()
     }
 
     /// Returns the pods that have no node, ordered by uid.
     pub fn unscheduled(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.at(Place::Unscheduled)
-    }
-
-    /// Returns the pods that are counted on nodes and not bound yet, ordered by uid.
-    pub fn assumed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.at(Place::Assumed)
-    }
-
-    fn at(&self, place: Place) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.pods.values().filter(move |member| member.place == place).map(|member| &member.pod)
-    }
-
-    fn set(&mut self, pod: &Arc<PodInfo>, place: Place) {
-        let before = self.pods.insert(pod.uid.clone(), Member { pod: Arc::clone(pod), place });
-        let had_node = before.is_some_and(|before| before.place != Place::Unscheduled);
-        self.scheduled = self.scheduled + usize::from(place != Place::Unscheduled) - usize::from(had_node);
+        self.unscheduled.values()
     }
 }
 
@@ -85,6 +52,16 @@ pub fn group_of(pod: &PodInfo) -> Option<ObjectKey> {
 }
 
 impl Groups {
+    /// Returns the groups of a cluster whose pods are scheduled together (`GenericWorkload`), or are not.
+    pub fn new(are_scheduled: bool) -> Self {
+        Self { are_scheduled, ..Self::default() }
+    }
+
+    /// Returns `true` if pods of groups are scheduled together, and the pod names one.
+    pub fn concern(&self, pod: &PodInfo) -> bool {
+        self.are_scheduled && pod.group.is_some()
+    }
+
     /// Replaces a PodGroup, and returns it as it was; `None` if it is new. Another one of the same name is new: pods wait for
     /// one to be added.
     pub fn set_object(&mut self, key: &ObjectKey, new: Option<Arc<PodGroup>>) -> Option<Arc<PodGroup>> {
@@ -104,25 +81,23 @@ impl Groups {
 
     /// Returns the group of a pod, if pods of groups are scheduled together.
     pub fn scheduled_with(&self, pod: &PodInfo) -> Option<ObjectKey> {
-        if self.are_scheduled { group_of(pod) } else { None }
+        if self.concern(pod) { group_of(pod) } else { None }
     }
 
-    /// Adds a pod that waits for a node, or updates it.
-    pub fn waits(&mut self, pod: &Arc<PodInfo>) {
-        let Some(key) = self.scheduled_with(pod) else { return };
+    /// Adds a pod that waits for a node, or updates it; returns `true` if its group was without it.
+    pub fn waits(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let Some(key) = self.scheduled_with(pod) else { return false };
         let members = self.members.entry(key).or_default();
-        match members.pods.get_mut(&pod.uid) {
-            Some(member) => member.pod = Arc::clone(pod),
-            None => members.set(pod, Place::Unscheduled),
-        }
+        !members.scheduled.contains(&pod.uid)
+            && members.unscheduled.insert(pod.uid.clone(), Arc::clone(pod)).is_none()
     }
 
     /// Removes a pod that is gone, or has finished.
     pub fn gone(&mut self, pod: &PodInfo) {
         let Some(key) = self.scheduled_with(pod) else { return };
         let Some(members) = self.members.get_mut(&key) else { return };
-        let before = members.pods.remove(&pod.uid);
-        members.scheduled -= usize::from(before.is_some_and(|before| before.place != Place::Unscheduled));
+        members.unscheduled.remove(&pod.uid);
+        members.scheduled.remove(&pod.uid);
         if members.is_empty() {
             self.members.remove(&key);
         }
@@ -131,16 +106,18 @@ impl Groups {
     /// Hears that a pod is counted on a node.
     pub(super) fn placed(&mut self, pod: &Arc<PodInfo>) {
         if let Some(key) = self.scheduled_with(pod) {
-            let place = if pod.node.is_some() { Place::Assigned } else { Place::Assumed };
-            self.members.entry(key).or_default().set(pod, place);
+            let members = self.members.entry(key).or_default();
+            members.unscheduled.remove(&pod.uid);
+            members.scheduled.insert(pod.uid.clone());
         }
     }
 
     /// Hears that a pod is no longer counted on a node. If it is there, it waits for another one.
     pub(super) fn removed(&mut self, pod: &Arc<PodInfo>) {
         let Some(key) = self.scheduled_with(pod) else { return };
-        if let Some(members) = self.members.get_mut(&key).filter(|all| all.pods.contains_key(&pod.uid)) {
-            members.set(pod, Place::Unscheduled);
+        let Some(members) = self.members.get_mut(&key) else { return };
+        if members.scheduled.remove(&pod.uid) {
+            members.unscheduled.insert(pod.uid.clone(), Arc::clone(pod));
         }
     }
 }
@@ -160,7 +137,7 @@ mod tests {
 
     fn cluster() -> Cluster {
         let mut cluster = testing::cluster(&[testing::node("n", json!({}))], &[]);
-        cluster.groups.are_scheduled = true;
+        cluster.groups = Groups::new(true);
         cluster
     }
 
@@ -168,12 +145,11 @@ mod tests {
         ObjectKey::new("default", "g")
     }
 
-    /// Returns the numbers of pods, and of those with a node, and the names of those without and of those not bound yet.
-    fn counts(cluster: &Cluster) -> (usize, usize, Vec<String>, Vec<String>) {
+    /// Returns the numbers of pods, and of those with a node, and the names of those without.
+    fn counts(cluster: &Cluster) -> (usize, usize, Vec<String>) {
         let Some(members) = cluster.groups.members(&key()) else { return Default::default() };
-        let names =
-            |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| pods.map(|pod| pod.name().to_owned()).collect();
-        (members.len(), members.scheduled(), names(&mut members.unscheduled()), names(&mut members.assumed()))
+        let names = members.unscheduled().map(|pod| pod.name().to_owned()).collect();
+        (members.len(), members.scheduled(), names)
     }
 
     fn texts(names: &[&str]) -> Vec<String> {
@@ -184,20 +160,15 @@ mod tests {
     fn pods_are_counted_by_whether_they_have_a_node() {
         let mut cluster = cluster();
         let (a, b) = (member("a", None), member("b", None));
-        cluster.groups.waits(&a);
-        cluster.groups.waits(&b);
-        assert_eq!(counts(&cluster), (2, 0, texts(&["a", "b"]), vec![]));
+        assert!(cluster.groups.waits(&a) && cluster.groups.waits(&b), "they are new");
+        assert_eq!(counts(&cluster), (2, 0, texts(&["a", "b"])));
         cluster.place(&a, &"n".into());
-        assert_eq!(counts(&cluster), (2, 1, texts(&["b"]), texts(&["a"])), "it is assumed");
-        cluster.groups.waits(&a);
-        assert_eq!(counts(&cluster).1, 1, "an update changes nothing");
+        assert_eq!(counts(&cluster), (2, 1, texts(&["b"])), "it is assumed");
+        assert!(!cluster.groups.waits(&a) && !cluster.groups.waits(&b));
+        assert_eq!(counts(&cluster), (2, 1, texts(&["b"])), "an update changes nothing");
         cluster.place(&member("a", Some("n")), &"n".into());
         cluster.place(&member("foreign", Some("n")), &"n".into());
-        assert_eq!(
-            counts(&cluster),
-            (3, 2, texts(&["b"]), vec![]),
-            "bound pods count, whoever has bound them"
-        );
+        assert_eq!(counts(&cluster), (3, 2, texts(&["b"])), "bound pods count, whoever has bound them");
     }
 
     #[test]
@@ -207,7 +178,7 @@ mod tests {
         cluster.groups.waits(&a);
         cluster.place(&a, &"n".into());
         cluster.remove_pod(&a);
-        assert_eq!(counts(&cluster), (1, 0, texts(&["a"]), vec![]));
+        assert_eq!(counts(&cluster), (1, 0, texts(&["a"])));
         cluster.place(&a, &"n".into());
         cluster.groups.gone(&a);
         cluster.remove_pod(&a);
@@ -226,7 +197,7 @@ mod tests {
         let mut trial = cluster.trial();
         trial.remove(&bound);
         trial.add(&waiting, id);
-        assert_eq!(counts(&trial), (2, 1, texts(&["bound"]), texts(&["waiting"])));
+        assert_eq!(counts(&trial), (2, 1, texts(&["bound"])));
         drop(trial);
         assert_eq!(counts(&cluster), before);
     }
@@ -248,7 +219,7 @@ mod tests {
     #[test]
     fn nothing_is_counted_unless_groups_are_scheduled() {
         let mut cluster = cluster();
-        cluster.groups.are_scheduled = false;
+        cluster.groups = Groups::default();
         cluster.groups.waits(&member("a", None));
         cluster.place(&member("b", Some("n")), &"n".into());
         assert!(cluster.groups.members(&key()).is_none());

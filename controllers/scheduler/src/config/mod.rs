@@ -143,11 +143,7 @@ fn read(document: Document, gates: Gates, problems: &mut Problems) -> Configurat
     extenders::leave_resources(&document.extenders, &mut profiles);
     Configuration {
         profiles: all_profiles(profiles, percentage, Registry(gates), problems),
-        queue: QueueConfig {
-            has_extenders: !document.extenders.is_empty(),
-            has_groups: gates.generic_workload,
-            ..queue
-        },
+        queue: QueueConfig { has_extenders: !document.extenders.is_empty(), ..queue },
         gates,
         extenders: document.extenders,
         kubeconfig: document.client_connection.kubeconfig,

@@ -3,6 +3,7 @@
 use std::ops::BitOr;
 use std::sync::Arc;
 
+use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
@@ -33,6 +34,15 @@ pub enum Resource {
     PodGroup,
     /// Anything; for events that wake all pods.
     Any,
+}
+
+/// The pods that a change can help, of those that a plugin has refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    All,
+    /// Those of one PodGroup.
+    Group(ObjectKey),
+    None,
 }
 
 /// A set of things that have happened (`ActionType`).

@@ -19,7 +19,7 @@ mod view;
 pub(crate) use self::attempt::rivals;
 pub use self::attempt::{Attempt, Feasible, NominatedFirst, all_feasible, diagnose, find_feasible};
 pub use self::diagnosis::Diagnosis;
-pub use self::event::{Actions, Change, Event, Hint, Resource, Versions};
+pub use self::event::{Actions, Change, Event, Hint, Reach, Resource, Versions};
 pub use self::meter::{Interrupted, Meter, PluginTime, STAGES, Stage, Status};
 pub use self::permit::{Permission, Permit, Permitted, Waits, permit};
 pub use self::plugin::{

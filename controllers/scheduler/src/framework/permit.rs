@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
 
 use super::meter::{Meter, Stage, Status};
@@ -29,10 +30,14 @@ pub struct Permission {
     pub answer: Permit,
     /// Waiting pods that the plugin allows.
     pub allows: Vec<Uid>,
+    /// A PodGroup all of whose waiting pods the plugin allows.
+    pub allows_group: Option<ObjectKey>,
     /// Waiting pods that the plugin rejects, with the reasons.
     pub rejects: Vec<(Uid, String)>,
     /// Pods without a node that are to be tried at once.
     pub activates: Vec<Uid>,
+    /// A PodGroup all of whose pods without a node are to be tried at once, if they have been tried before.
+    pub activates_group: Option<ObjectKey>,
 }
 
 impl Permission {
@@ -66,10 +71,14 @@ pub struct Permitted {
     pub answer: Result<Waits, Refusal>,
     /// Waiting pods that plugins allow, with the plugins.
     pub allows: Vec<(Uid, &'static str)>,
+    /// PodGroups whose waiting pods plugins allow, with the plugins.
+    pub allowed_groups: Vec<(ObjectKey, &'static str)>,
     /// Waiting pods that plugins reject.
     pub rejects: Vec<(Uid, Refusal)>,
     /// Pods without a node that are to be tried at once.
     pub activates: Vec<Uid>,
+    /// PodGroups whose pods without a node are to be tried at once.
+    pub activated_groups: Vec<ObjectKey>,
 }
 
 /// Asks the plugins if a placed pod may be bound (`RunPermitPlugins`). The first refusal ends it.
@@ -81,17 +90,25 @@ pub fn permit(
     meter: &mut Meter,
 ) -> Permitted {
     let mut waits = Waits::default();
-    let mut all =
-        Permitted { answer: Ok(Waits::default()), allows: vec![], rejects: vec![], activates: vec![] };
+    let mut all = Permitted {
+        answer: Ok(Waits::default()),
+        allows: vec![],
+        allowed_groups: vec![],
+        rejects: vec![],
+        activates: vec![],
+        activated_groups: vec![],
+    };
     for &index in &profile.permit {
         let plugin = profile.plugin(index);
         let at = (Stage::Permit, index);
         let given = meter.time(at, 1, || plugin.permit(pod, node, cluster), Permission::status);
         let name = plugin.name();
         all.allows.extend(given.allows.into_iter().map(|uid| (uid, name)));
+        all.allowed_groups.extend(given.allows_group.map(|group| (group, name)));
         let rejects = given.rejects.into_iter();
         all.rejects.extend(rejects.map(|(uid, reason)| (uid, Refusal::unschedulable(reason).by(name))));
         all.activates.extend(given.activates);
+        all.activated_groups.extend(given.activates_group);
         match given.answer {
             Permit::Allow => {}
             Permit::Wait { reason, timeout } => {
@@ -177,11 +194,15 @@ mod tests {
             allows: vec!["a".into()],
             rejects: vec![("r".into(), "gone".to_owned())],
             activates: vec!["t".into()],
+            allows_group: Some(ObjectKey::new("ns", "allowed")),
+            activates_group: Some(ObjectKey::new("ns", "tried")),
             ..Permission::default()
         };
         let all = asked(vec![("A", others)]);
         assert_eq!(all.allows, [(Uid::from("a"), "A")]);
         assert_eq!(all.rejects, [(Uid::from("r"), Refusal::unschedulable("gone").by("A"))]);
         assert_eq!(all.activates, [Uid::from("t")]);
+        assert_eq!(all.allowed_groups, [(ObjectKey::new("ns", "allowed"), "A")]);
+        assert_eq!(all.activated_groups, [ObjectKey::new("ns", "tried")]);
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::attempt::Feasible;
 use super::diagnosis::Diagnosis;
-use super::event::{Change, Event, Hint};
+use super::event::{Change, Event, Hint, Reach};
 use super::meter::Status;
 use super::permit::Permission;
 use crate::cluster::devices::DevicePlan;
@@ -294,6 +294,12 @@ pub trait Plugin: Send + Sync {
     /// Returns the events that may make a pod schedulable which the plugin has refused.
     fn events(&self) -> Vec<Event> {
         Vec::new()
+    }
+
+    /// Returns which of the pods that the plugin has refused a change, which is one of [`Self::events`], can help. It costs
+    /// nothing for others: no hint is asked about them.
+    fn reach(&self, _change: &Change<'_>, _cluster: &Cluster) -> Reach {
+        Reach::All
     }
 
     /// Returns whether a change, which is one of [`Self::events`], may make the refused pod schedulable (QueueingHint).

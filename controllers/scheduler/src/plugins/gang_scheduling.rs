@@ -5,7 +5,7 @@ use apiserver_client::ObjectKey;
 use crate::cluster::groups::{Members, group_of};
 use crate::cluster::{Cluster, NodeId};
 use crate::framework::{
-    Actions, Change, Code, Event, Hint, Permission, Permit, Plugin, Refusal, Resource, Versions,
+    Actions, Change, Code, Event, Hint, Permission, Permit, Plugin, Reach, Refusal, Resource, Versions,
 };
 use crate::limits;
 use crate::pod::PodInfo;
@@ -20,6 +20,21 @@ fn needed(cluster: &Cluster, key: &ObjectKey) -> Option<usize> {
     Some(usize::try_from(gang.min_count).unwrap_or(0))
 }
 
+/// The thing that keeps the pods of a group out of the queue.
+enum Lack {
+    Group,
+    Pods,
+}
+
+/// Returns what a group lacks before its pods may be tried.
+fn lack(cluster: &Cluster, key: &ObjectKey) -> Option<Lack> {
+    if cluster.groups.object(key).is_none() {
+        return Some(Lack::Group);
+    }
+    let there = cluster.groups.members(key).map_or(0, Members::len);
+    (there < needed(cluster, key)?).then_some(Lack::Pods)
+}
+
 impl Plugin for GangScheduling {
     fn name(&self) -> &'static str {
         "GangScheduling"
@@ -27,14 +42,12 @@ impl Plugin for GangScheduling {
 
     fn pre_enqueue(&self, pod: &PodInfo, cluster: &Cluster) -> Option<Refusal> {
         let key = group_of(pod)?;
-        if cluster.groups.object(&key).is_none() {
-            let reason = format!("waiting for pods's pod group {:?} to appear in scheduling queue", key.name);
-            return Some(Refusal::unresolvable(reason));
-        }
-        let needed = needed(cluster, &key)?;
-        let there = cluster.groups.members(&key).map_or(0, Members::len);
-        let reason = "waiting for minCount pods from a gang to appear in scheduling queue";
-        (there < needed).then(|| Refusal::unresolvable(reason))
+        Some(Refusal::unresolvable(match lack(cluster, &key)? {
+            Lack::Group => {
+                format!("waiting for pods's pod group {:?} to appear in scheduling queue", key.name)
+            }
+            Lack::Pods => "waiting for minCount pods from a gang to appear in scheduling queue".to_owned(),
+        }))
     }
 
     fn permit(&self, pod: &PodInfo, _: NodeId, cluster: &Cluster) -> Permission {
@@ -51,12 +64,10 @@ impl Plugin for GangScheduling {
         };
         if members.scheduled() < needed {
             let reason = "waiting for minCount pods from a gang to be scheduled".to_owned();
-            let activates = members.unscheduled().map(|pod| pod.uid.clone()).collect();
             let answer = Permit::Wait { reason, timeout: limits::GANG_WAIT };
-            return Permission { answer, activates, ..Permission::default() };
+            return Permission { answer, activates_group: Some(key), ..Permission::default() };
         }
-        let allows = members.assumed().map(|pod| pod.uid.clone()).collect();
-        Permission { allows, ..Permission::default() }
+        Permission { allows_group: Some(key), ..Permission::default() }
     }
 
     fn events(&self) -> Vec<Event> {
@@ -65,6 +76,19 @@ impl Plugin for GangScheduling {
             Event::new(Resource::UnscheduledPod, Actions::ADD),
             Event::new(Resource::PodGroup, Actions::ADD),
         ]
+    }
+
+    fn reach(&self, change: &Change<'_>, cluster: &Cluster) -> Reach {
+        let key = match change {
+            Change::Pod(Versions { new: Some(added), .. }) => group_of(added),
+            Change::PodGroup(Versions { new: Some(added), .. }) => Some(ObjectKey::of(added.as_ref())),
+            _ => return Reach::All,
+        };
+        // PreEnqueue would refuse the others once more as long as their group lacks something.
+        match key.filter(|key| lack(cluster, key).is_none()) {
+            Some(key) => Reach::Group(key),
+            None => Reach::None,
+        }
     }
 
     fn hint(&self, pod: &PodInfo, change: &Change<'_>, _: &Cluster) -> Hint {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
 use tokio::time::Instant;
 
@@ -13,12 +14,18 @@ use super::backoff::Window;
 use super::counts::Pool;
 use super::flights::Sequence;
 use super::wake::{Plugins, Registrations, Watcher};
+use crate::cluster::groups::group_of;
 use crate::framework::Event;
 use crate::pod::PodInfo;
 
 /// Index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot(u32);
+
+impl Slot {
+    pub const FIRST: Self = Self(0);
+    pub const LAST: Self = Self(u32::MAX);
+}
 
 /// The order in which pods are tried: highest priority first, then the one that was queued first.
 pub(super) type Rank = (Reverse<i32>, Instant, u64);
@@ -33,6 +40,17 @@ pub(super) enum Place {
     Parked(Parked),
     /// Handed out.
     Attempted(Box<Flight>),
+}
+
+impl Place {
+    /// Returns `true` for a pod that waits though PreEnqueue lets it pass.
+    pub fn can_be_activated(&self) -> bool {
+        match self {
+            Self::Active | Self::Attempted(_) => false,
+            Self::Backoff(_) => true,
+            Self::Parked(parked) => parked.until.is_some(),
+        }
+    }
 }
 
 /// The pool of back-off that a pod is in.
@@ -69,6 +87,8 @@ pub(super) struct Flight {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub pod: Arc<PodInfo>,
+    /// The PodGroup that the pod names.
+    pub group: Option<Arc<ObjectKey>>,
     /// Index of the profile; `None` if the pod names none that exists.
     pub profile: Option<usize>,
     pub place: Place,
@@ -166,6 +186,7 @@ impl Entries {
         self.by_uid.insert(pod.uid.clone(), slot);
         self.arrivals += 1;
         self.slots[slot.0 as usize] = Some(Entry {
+            group: group_of(&pod).map(Arc::new),
             pod,
             profile,
             place: Place::Active,

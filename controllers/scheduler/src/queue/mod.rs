@@ -28,6 +28,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_client::ObjectKey;
 use apiserver_meta::uid::Uid;
 use tokio::time::Instant;
 
@@ -62,8 +63,6 @@ pub struct QueueConfig {
     pub max_parked: Duration,
     /// There are extenders, so that any event may help.
     pub has_extenders: bool,
-    /// Pods of PodGroups are attempted together: after a failure only the back-off counts for them.
-    pub has_groups: bool,
 }
 
 impl Default for QueueConfig {
@@ -73,7 +72,6 @@ impl Default for QueueConfig {
             max_backoff: limits::MAX_BACKOFF,
             max_parked: limits::MAX_PARKED,
             has_extenders: false,
-            has_groups: false,
         }
     }
 }
@@ -319,14 +317,24 @@ impl Queue {
     /// fails. Needs the cluster for PreEnqueue, which may still refuse.
     pub fn activate<'a>(&mut self, uids: impl IntoIterator<Item = &'a Uid>, cluster: &Cluster, now: Instant) {
         for slot in uids.into_iter().filter_map(|uid| self.entries.slot(uid)).collect::<Vec<_>>() {
-            match &mut self.entries[slot].place {
-                Place::Active => {}
-                Place::Backoff(_) => self.end_backoff(slot, Cause::ForceActivate, now),
-                Place::Parked(_) => {
-                    self.wake(slot, Verdict::Immediately, Cause::ForceActivate, cluster, now);
-                }
-                Place::Attempted(flight) => flight.is_forced = true,
-            }
+            self.activate_one(slot, cluster, now);
+        }
+    }
+
+    /// Makes the pods of a PodGroup active that are in back-off or unschedulable. Those that are active already, or that
+    /// PreEnqueue refuses, cost nothing.
+    pub fn activate_group(&mut self, group: &ObjectKey, cluster: &Cluster, now: Instant) {
+        for slot in self.pools.of_group(group) {
+            self.activate_one(slot, cluster, now);
+        }
+    }
+
+    fn activate_one(&mut self, slot: Slot, cluster: &Cluster, now: Instant) {
+        match &mut self.entries[slot].place {
+            Place::Active => {}
+            Place::Backoff(_) => self.end_backoff(slot, Cause::ForceActivate, now),
+            Place::Parked(_) => self.wake(slot, Verdict::Immediately, Cause::ForceActivate, cluster, now),
+            Place::Attempted(flight) => flight.is_forced = true,
         }
     }
 

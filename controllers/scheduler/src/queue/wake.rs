@@ -10,7 +10,7 @@ use super::counts::Cause;
 use super::entry::{Backoff, Entry, Flight, Parked, Place, Slot};
 use super::times::QueueTimes;
 use crate::cluster::Cluster;
-use crate::framework::{Change, Event, Hint, Profile, Versions};
+use crate::framework::{Change, Event, Hint, Profile, Reach, Versions};
 use crate::pod::PodInfo;
 
 /// The effect of an event on a pod; the greatest of several counts.
@@ -104,6 +104,12 @@ impl Registrations {
         profiles.map(|profile| Watcher { profile, plugin: None })
     }
 
+    /// Returns which pods a change can help that wait for a plugin.
+    fn reach(&self, watcher: Watcher, change: &Change<'_>, cluster: &Cluster) -> Reach {
+        let (Some(profile), Some(plugin)) = (watcher.profile, watcher.plugin) else { return Reach::All };
+        self.profiles[profile].plugin(plugin).reach(change, cluster)
+    }
+
     /// Returns `true` if a plugin has registered the event.
     pub fn is_registered(&self, event: Event) -> bool {
         self.watchers(event).next().is_some()
@@ -154,7 +160,7 @@ impl Queue {
         cluster: &Cluster,
         now: Instant,
     ) {
-        for slot in self.candidates(event) {
+        for slot in self.candidates(event, change, cluster) {
             let entry = &self.entries[slot];
             if concerns(&entry.pod) {
                 let verdict = self.registrations.verdict(&mut self.times, entry, event, change, cluster);
@@ -168,8 +174,8 @@ impl Queue {
         }
     }
 
-    /// Returns the pods that wait for an event, each once.
-    fn candidates(&self, event: Event) -> Vec<Slot> {
+    /// Returns the pods that wait for an event and that the change can help, each once.
+    fn candidates(&self, event: Event, change: &Change<'_>, cluster: &Cluster) -> Vec<Slot> {
         if event == Event::WILDCARD {
             // Gated pods are woken only if the plugin that refuses them has registered this very event.
             let gated =
@@ -180,7 +186,14 @@ impl Queue {
             return pods;
         }
         let watchers = self.registrations.watchers(event).chain(self.registrations.others());
-        let mut pods: Vec<Slot> = watchers.flat_map(|watcher| self.pools.watched_by(watcher)).collect();
+        let mut pods: Vec<Slot> = Vec::new();
+        for watcher in watchers {
+            match self.registrations.reach(watcher, change, cluster) {
+                Reach::All => pods.extend(self.pools.watched_by(watcher)),
+                Reach::Group(group) => pods.extend(self.pools.watched_in_group(watcher, group)),
+                Reach::None => {}
+            }
+        }
         pods.sort_unstable();
         pods.dedup();
         pods
@@ -189,7 +202,7 @@ impl Queue {
     /// Returns what has happened during an attempt means for its pod.
     pub(super) fn verdict_of_flight(&mut self, slot: Slot, flight: &Flight, cluster: &Cluster) -> Verdict {
         let entry = &self.entries[slot];
-        if self.config.has_groups && entry.pod.group.is_some() {
+        if cluster.groups.concern(&entry.pod) {
             return Verdict::AfterBackoff;
         }
         let Some(events) = self.flights.since(flight) else { return Verdict::AfterBackoff };
@@ -249,9 +262,7 @@ impl Queue {
         let backoff = entry.backoff.filter(|window| self.windows.is_open(*window, now));
         match backoff.filter(|_| verdict == Verdict::AfterBackoff) {
             // Pods of groups are tried with the others of theirs, and not before their time.
-            Some(window)
-                if entry.has_failed_by_error() || self.config.has_groups && entry.pod.group.is_some() =>
-            {
+            Some(window) if entry.has_failed_by_error() || cluster.groups.concern(&entry.pod) => {
                 self.place(slot, Place::Backoff(Backoff::Error(window)), cause);
             }
             Some(window) => self.place(slot, Place::Backoff(Backoff::Refused(window)), cause),

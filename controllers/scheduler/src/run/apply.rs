@@ -36,7 +36,11 @@ impl Scheduler {
             Update::Fact(fact) => self.apply_fact(fact),
             Update::Storage(fact) => self.apply_storage(fact),
             Update::Binding(pod, outcome) => self.bound(&pod, outcome),
-            Update::Consulted(number, answer) => self.consulted(number, answer),
+            Update::Consulted(number, answer) => {
+                if let Some(answer) = self.hold(number, answer) {
+                    self.consulted(number, answer);
+                }
+            }
             Update::Preempted { uid, all_deleted } => self.preempted(&uid, all_deleted),
             Update::Written(claim) => self.claim_written(claim),
             Update::Retry(uid) => self.queue.activate([&uid], &self.cluster, Instant::now()),
@@ -65,6 +69,7 @@ impl Scheduler {
 
     /// Applies a pod that is bound.
     fn apply_assigned(&mut self, pod: &Arc<PodInfo>, node: &Arc<str>) {
+        self.leave_turn(pod);
         let before = self.cluster.placed(pod).cloned();
         self.stop_waiting(&pod.uid);
         let was_assumed = self.binding.remove(&pod.uid).is_some();
@@ -87,7 +92,10 @@ impl Scheduler {
     fn apply_waiting(&mut self, pod: &Arc<PodInfo>) {
         let now = Instant::now();
         self.binder.conditions.seen(pod);
-        self.cluster.groups.waits(pod);
+        let is_new_member = self.cluster.groups.waits(pod);
+        if pod.is_terminating() {
+            self.leave_turn(pod);
+        }
         if let Some(assumed) = self.cluster.placed(pod).cloned() {
             // Its binding is under way, and will find it gone.
             if pod.is_terminating() && !assumed.is_terminating() && !self.reject_deleted(&pod.uid) {
@@ -101,12 +109,11 @@ impl Scheduler {
             None => self.cluster.nominated.remove(pod),
         }
         if !pod.is_terminating() || self.queue.pool_of(&pod.uid).is_some() {
-            let is_new = self.cluster.groups.are_scheduled && !self.queue.knows(&pod.uid);
             self.queue.add(Arc::clone(pod), &self.cluster, now);
-            if is_new && pod.group.is_some() {
-                // The rest of its group may wait for it.
-                self.wake(UNSCHEDULED_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) }));
-            }
+        }
+        if is_new_member {
+            // The rest of its group may wait for it.
+            self.wake(UNSCHEDULED_ADDED, &Change::Pod(Versions { old: None, new: Some(pod) }));
         }
         if lost.is_some() && lost != pod.nominated {
             self.queue.nomination_ended(pod, &self.cluster, now);
@@ -115,6 +122,7 @@ impl Scheduler {
 
     /// Removes a pod that no longer waits or uses resources.
     fn forget(&mut self, pod: &Arc<PodInfo>) {
+        self.leave_turn(pod);
         self.queue.remove(&pod.uid);
         self.stop_waiting(&pod.uid);
         let was_nominated = self.cluster.nominated.node_of(pod).is_some();

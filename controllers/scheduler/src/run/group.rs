@@ -7,17 +7,21 @@
 //!                          undo all, return all to the queue
 //! ```
 //!
-//! Nothing is copied for that: pods are counted on their nodes as they are placed, and removed again in reverse.
+//! Nothing is copied for that: pods are counted on their nodes as they are placed, and removed again. The loop applies what
+//! has happened meanwhile after each of them, and attempts no other pod before the turn has ended.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::ObjectKey;
+use apiserver_meta::uid::Uid;
 use tokio::time::Instant;
 use tracing::info;
 
 use super::Scheduler;
+use super::extend::Answer;
 use super::report::{GroupCondition, Refused, message_of};
 use crate::cluster::NodeId;
 use crate::framework::{Diagnosis, PreBind, Waits};
@@ -95,10 +99,12 @@ struct Progress {
     ended: Ended,
     /// Other pods are preempted for one of them.
     preempts: bool,
+    has_tried: bool,
 }
 
 impl Progress {
     fn note(&mut self, outcome: &Outcome) {
+        self.has_tried = true;
         match outcome {
             Outcome::Refused { diagnosis, .. } if diagnosis.is_error() => {
                 let error = message_of(diagnosis);
@@ -115,6 +121,25 @@ impl Progress {
     }
 }
 
+/// The attempt of a group under way.
+pub(super) struct Turn {
+    group: ObjectKey,
+    /// Index of the profile.
+    profile: usize,
+    began: Instant,
+    /// The pod that the queue has handed out. It was found fit to take part before.
+    first: Uid,
+    untried: VecDeque<Attempting>,
+    tried: VecDeque<Tried>,
+    /// Those of the tried pods that have a place.
+    placed: BTreeSet<Uid>,
+    progress: Progress,
+    /// All pods were tried.
+    is_decided: bool,
+    /// Answers of extenders about other pods, which wait for the end of the turn.
+    answers: Vec<(u64, Answer)>,
+}
+
 /// The end of an attempt for one of its pods.
 enum Settled {
     /// It is to be bound.
@@ -124,7 +149,7 @@ enum Settled {
 }
 
 impl Scheduler {
-    /// Attempts to place all pods of a group that wait. The first of them was handed out by the queue.
+    /// Begins to place all pods of a group that wait. The first of them was handed out by the queue.
     pub(super) fn attempt_group(&mut self, key: &ObjectKey, first: &Attempting) {
         let all = self.gather(key, first);
         if let Some(error) = mixed(&all) {
@@ -138,35 +163,102 @@ impl Scheduler {
             }
             return;
         }
-        let mut members = Vec::new();
-        for one in all {
-            // The first one has come here by the same way.
-            if one.pod.uid == first.pod.uid || self.takes_part(&one) {
-                members.push(one);
-            }
-        }
-        let Some(index) = self.profile_of(&first.pod) else { return };
-        let began = Instant::now();
-        let (tried, ended) = self.try_group(index, members);
-        self.measured.metrics.group_tried(began.elapsed());
-        if ended != Ended::Scheduled {
-            self.undo(index, &tried);
-        }
-        info!(group = %key, pods = tried.len(), ?ended, "tried the pods of a group");
-        for one in tried {
-            self.settle(index, one, &ended);
-        }
-        self.measured.metrics.group_ended(index, ended.result(), began.elapsed());
-        self.write_group_condition(key, ended.condition());
+        let Some(profile) = self.profile_of(&first.pod) else { return };
+        self.cluster.devices.begin_turn(key.clone());
+        self.turn = Some(Box::new(Turn {
+            group: key.clone(),
+            profile,
+            began: Instant::now(),
+            first: first.pod.uid.clone(),
+            untried: all.into(),
+            tried: VecDeque::new(),
+            placed: BTreeSet::new(),
+            progress: Progress::default(),
+            is_decided: false,
+            answers: Vec::new(),
+        }));
     }
 
-    /// Returns `true` if a pod is to be tried with its group. One that interests extenders is tried alone.
-    fn takes_part(&mut self, attempting: &Attempting) -> bool {
-        if self.admit(attempting).is_none() {
+    /// Goes on with the turn under way: tries a pod, or does with it what the end of the attempt asks for. Returns `false` if
+    /// there is no turn.
+    pub(super) fn go_on(&mut self) -> bool {
+        let Some(mut turn) = self.turn.take() else { return false };
+        if let Some(attempting) = turn.untried.pop_front() {
+            self.try_next(&mut turn, attempting);
+        } else if !turn.is_decided {
+            turn.is_decided = true;
+            self.cluster.devices.end_turn();
+            self.measured.metrics.group_tried(turn.began.elapsed());
+            let ended = &turn.progress.ended;
+            info!(group = %turn.group, pods = turn.tried.len(), ?ended, "tried the pods of a group");
+        } else if let Some(tried) = turn.tried.pop_front() {
+            self.settle(&mut turn, tried);
+        } else {
+            self.end(*turn);
+            return true;
+        }
+        self.turn = Some(turn);
+        true
+    }
+
+    fn end(&mut self, turn: Turn) {
+        if turn.progress.has_tried {
+            let (profile, ended) = (turn.profile, &turn.progress.ended);
+            self.measured.metrics.group_ended(profile, ended.result(), turn.began.elapsed());
+            self.write_group_condition(&turn.group, ended.condition());
+        }
+        for (number, answer) in turn.answers {
+            self.consulted(number, answer);
+        }
+    }
+
+    /// Keeps the answer of extenders for the end of the turn under way; returns it if there is none.
+    pub(super) fn hold(&mut self, number: u64, answer: Answer) -> Option<Answer> {
+        match &mut self.turn {
+            Some(turn) => turn.answers.push((number, answer)),
+            None => return Some(answer),
+        }
+        None
+    }
+
+    /// Takes the place that a pod has got in the turn under way: the pod is being deleted, or somebody else has bound it.
+    pub(super) fn leave_turn(&mut self, pod: &PodInfo) {
+        let Some(turn) = &mut self.turn else { return };
+        if turn.placed.remove(&pod.uid) {
+            let profile = turn.profile;
+            self.displace(profile, pod);
+        }
+    }
+
+    /// Tries a pod, unless it is no longer to be attempted.
+    fn try_next(&mut self, turn: &mut Turn, attempting: Attempting) {
+        let began = Instant::now();
+        let outcome = match turn.progress.ended {
+            Ended::Failed(_) => Outcome::Untried,
+            _ if !self.takes_part(&attempting, &turn.first) => return,
+            _ => self.try_member(turn.profile, &attempting.pod),
+        };
+        turn.progress.note(&outcome);
+        if matches!(outcome, Outcome::Placed(_)) {
+            turn.placed.insert(attempting.pod.uid.clone());
+        }
+        turn.tried.push_back(Tried { attempting, outcome, took: began.elapsed() });
+    }
+
+    /// Returns `true` if a pod is to be tried with its group, and begins its attempt. One that interests extenders is tried
+    /// alone.
+    fn takes_part(&mut self, attempting: &Attempting, first: &Uid) -> bool {
+        let pod = &attempting.pod;
+        let current = self.pods.get(&pod.key()).filter(|current| current.uid == pod.uid);
+        let Some(current) = current.filter(|current| !current.is_finished && current.node.is_none()) else {
+            self.queue.done(&pod.uid);
+            return false;
+        };
+        if self.admit(&Attempting { pod: current, ..attempting.clone() }).is_none() {
             return false;
         }
         self.begin();
-        !self.consult(attempting)
+        pod.uid == *first || !self.consult(attempting)
     }
 
     /// Takes the other pods of a group that wait out of the queue, but for those that must not be attempted. Returns all in
@@ -183,24 +275,8 @@ impl Scheduler {
         all
     }
 
-    /// Places one pod after another, each beside those before it.
-    fn try_group(&mut self, index: usize, members: Vec<Attempting>) -> (Vec<Tried>, Ended) {
-        let mut progress = Progress::default();
-        let mut tried = Vec::with_capacity(members.len());
-        for attempting in members {
-            let began = Instant::now();
-            let outcome = match progress.ended {
-                Ended::Failed(_) => Outcome::Untried,
-                _ => self.try_member(index, &attempting.pod),
-            };
-            progress.note(&outcome);
-            tried.push(Tried { attempting, outcome, took: began.elapsed() });
-        }
-        (tried, progress.ended)
-    }
-
+    /// Places a pod beside those before it.
     fn try_member(&mut self, index: usize, pod: &Arc<PodInfo>) -> Outcome {
-        self.begin();
         let chosen = self.choose(index, pod);
         let outcome = match chosen {
             Ok(id) => {
@@ -253,21 +329,15 @@ impl Scheduler {
         }
     }
 
-    /// Takes their places from all pods, the last one first.
-    fn undo(&mut self, index: usize, tried: &[Tried]) {
-        let placed = tried.iter().rev().filter(|one| matches!(one.outcome, Outcome::Placed(_)));
-        for one in placed {
-            self.displace(index, &one.attempting.pod);
-            self.nominate_again(&one.attempting.pod);
-        }
-    }
-
-    /// Binds a pod, or returns it to the queue with what is to be told.
-    fn settle(&mut self, index: usize, tried: Tried, ended: &Ended) {
+    /// Binds a pod, or takes its place and returns it to the queue with what is to be told.
+    fn settle(&mut self, turn: &mut Turn, tried: Tried) {
         let Tried { attempting, outcome, took } = tried;
-        let pod = &attempting.pod;
-        let has_place = matches!(outcome, Outcome::Placed(_)) && *ended == Ended::Scheduled;
-        match settled(outcome, ended, |id| Arc::clone(&self.cluster.node(id).name)) {
+        let (index, pod) = (turn.profile, &attempting.pod);
+        let has_place = matches!(outcome, Outcome::Placed(_));
+        if has_place && !turn.placed.remove(&pod.uid) {
+            return self.queue.done(&pod.uid);
+        }
+        match settled(outcome, &turn.progress.ended, |id| Arc::clone(&self.cluster.node(id).name)) {
             Settled::Bind(place) => self.bind_member(index, &attempting, *place, took),
             Settled::Return(refused) => {
                 if has_place {

@@ -35,9 +35,11 @@ use tokio_util::sync::CancellationToken;
 use self::bind::{Binder, Placed};
 use self::extend::Desk;
 use self::follow::Updates;
+use self::group::Turn;
 use self::measure::Measured;
 use self::waiting::Waiting;
 use crate::cluster::Cluster;
+use crate::cluster::groups::Groups;
 use crate::config::{Gates, default_profile};
 use crate::extenders::Extenders;
 use crate::framework::{Meter, Profile, Views};
@@ -141,9 +143,10 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, leading: L
     let desk = Desk::new(config.extenders, client.clone(), fence, &informers);
     let mut cluster = Cluster::default();
     cluster.devices.are_awaited = true;
-    cluster.groups.are_scheduled = config.gates.generic_workload;
+    cluster.groups = Groups::new(config.gates.generic_workload);
     let mut scheduler = Scheduler {
         queue,
+        turn: None,
         binder,
         desk,
         meter: Meter::new(Instant::now),
@@ -179,6 +182,8 @@ struct Scheduler {
     cluster: Cluster,
     views: Views,
     queue: Queue,
+    /// The attempt of a group under way.
+    turn: Option<Box<Turn>>,
     /// Index of the node where the next sample begins.
     start: usize,
     /// Pods that are placed and whose binding is not confirmed.
@@ -212,12 +217,7 @@ impl Scheduler {
             self.queue.flush(&self.cluster, now);
             self.expire(now);
             self.show_counts(now);
-            let served = self.serve();
-            let popped = self.queue.pop(now);
-            if let Some(attempting) = &popped {
-                self.attempt(attempting);
-            }
-            if served || popped.is_some() {
+            if self.step(now) {
                 // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
@@ -230,6 +230,19 @@ impl Scheduler {
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
+    }
+
+    /// Goes on with the turn of a group, or begins the next attempt; returns `false` if there is nothing to do.
+    fn step(&mut self, now: Instant) -> bool {
+        if self.go_on() {
+            return true;
+        }
+        let served = self.serve();
+        let popped = self.queue.pop(now);
+        if let Some(attempting) = &popped {
+            self.attempt(attempting);
+        }
+        served || popped.is_some()
     }
 
     /// Returns the profile of a pod; `None` if another scheduler is responsible for it.

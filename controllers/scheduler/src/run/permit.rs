@@ -32,16 +32,30 @@ impl Scheduler {
         let answers = self.ask(index, pod, id);
         for (uid, plugin) in answers.allows {
             if let Some((placed, since)) = self.waiting.allow(&uid, plugin) {
-                self.measured.metrics.permit_waited(Status::Success, since.elapsed());
-                self.binder.conditions.forget(&uid);
-                self.begin_binding(placed);
+                self.allowed(placed, since);
+            }
+        }
+        for (group, plugin) in answers.allowed_groups {
+            for (placed, since) in self.waiting.allow_group(&group, plugin) {
+                self.allowed(placed, since);
             }
         }
         for (uid, refusal) in answers.rejects {
             self.reject(&uid, refusal);
         }
-        self.queue.activate(&answers.activates, &self.cluster, Instant::now());
+        let now = Instant::now();
+        self.queue.activate(&answers.activates, &self.cluster, now);
+        for group in &answers.activated_groups {
+            self.queue.activate_group(group, &self.cluster, now);
+        }
         answers.answer.map_err(|refusal| refused_at("Permit", id, refusal))
+    }
+
+    /// Binds a pod that has waited for the permission.
+    fn allowed(&mut self, placed: Placed, since: Instant) {
+        self.measured.metrics.permit_waited(Status::Success, since.elapsed());
+        self.binder.conditions.forget(&placed.pod.uid);
+        self.begin_binding(placed);
     }
 
     /// Asks plugins if a placed pod may be bound, without any effect on others. A pod that is refused loses its place.
@@ -100,7 +114,8 @@ impl Scheduler {
         }
         debug!(pod = %pod.key(), node = %placed.node, reason = waits.message, "waits for the permission to be bound");
         self.write_nomination(pod, &placed.node);
-        self.waiting.add(&pod.uid, placed, &waits.plugins, Instant::now());
+        let group = self.cluster.groups.scheduled_with(pod);
+        self.waiting.add((&pod.uid, group), placed, &waits.plugins, Instant::now());
     }
 
     fn begin_binding(&mut self, placed: Placed) {

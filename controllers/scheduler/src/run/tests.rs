@@ -39,6 +39,7 @@ pub(super) fn with(config: Config, informers: &Informers, ambient: Ambient, upda
     config.metrics.begin(&config.profiles, informers.cache());
     Scheduler {
         queue: measure::queue(&config),
+        turn: None,
         binder: Binder::new(
             client.clone(),
             updates.clone(),

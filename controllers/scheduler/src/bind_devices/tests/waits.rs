@@ -39,7 +39,7 @@ impl World {
         let mut plan = plan(&claims[0], allocation, false);
         for claim in &claims[1..] {
             let claim = Arc::new(from_value(claim.clone()).unwrap());
-            plan.claims.push(ClaimPlan { claim, allocation: None, made_for: None });
+            plan.claims.push(ClaimPlan { claim, allocation: None, made_for: None, is_shared: false });
         }
         let (mut held, began) = (Held::default(), Instant::now());
         let cache = self.claims.clone();

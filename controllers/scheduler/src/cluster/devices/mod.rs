@@ -6,6 +6,7 @@ mod claims;
 mod constraints;
 mod counters;
 mod extended;
+mod in_flight;
 mod in_use;
 mod plan;
 mod pools;
@@ -32,6 +33,7 @@ use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceSl
 pub use self::binding::{Readiness, has_conditions, has_timed_out, readiness};
 pub use self::claims::{allocation, is_free_for, is_reserved_for};
 pub use self::extended::{CLAIM_ANNOTATION, Served, serve};
+use self::in_flight::InFlight;
 use self::in_use::InUse;
 pub use self::plan::{ClaimPlan, DevicePlan};
 pub use self::pools::Target;
@@ -56,23 +58,13 @@ pub struct Devices {
     stamps: Stamps,
     verdicts: Verdicts,
     selectors: Selectors,
-    /// Allocations that are not in the status of their claims yet, by the uid of the claim.
-    in_flight: BTreeMap<String, InFlight>,
+    in_flight: InFlight,
     /// The time of the attempt; `None` if no wait is to be taken for too long.
     pub now: Option<Timestamp>,
     /// Steps that the searches of the attempt have taken.
     pub steps: Steps,
     /// The lists of claims, slices and classes are awaited.
     pub are_awaited: bool,
-}
-
-/// An allocation that was decided on.
-#[derive(Debug)]
-struct InFlight {
-    pod: Uid,
-    allocation: AllocationResult,
-    /// It is being written: only who writes it knows how that ends.
-    is_written: bool,
 }
 
 fn uid(claim: &ResourceClaim) -> &str {
@@ -151,44 +143,62 @@ impl Devices {
 
     /// Returns `true` if an allocation of a claim was decided on, and is not in its status yet.
     pub fn is_in_flight(&self, claim: &ResourceClaim) -> bool {
-        self.in_flight.contains_key(uid(claim))
+        self.in_flight.contains(uid(claim))
     }
 
-    /// Counts devices for a claim until it is known whether its status has them.
+    /// Begins the turn of a PodGroup: until its end, the pods of the group share the devices that were found for one of them.
+    pub fn begin_turn(&mut self, group: ObjectKey) {
+        self.in_flight.begin_turn(group);
+    }
+
+    pub fn end_turn(&mut self) {
+        self.in_flight.end_turn();
+    }
+
+    /// Returns the devices of a claim that were found for another pod of the turn under way.
+    pub fn shared(&self, pod: &PodInfo, claim: &ResourceClaim) -> Option<&AllocationResult> {
+        self.in_flight.shared(pod, uid(claim))
+    }
+
+    /// Returns `true` if what is reserved for a pod may be shared with others of its group.
+    pub fn shares(&self, pod: &PodInfo) -> bool {
+        self.in_flight.shares(pod)
+    }
+
+    /// Counts devices for a claim until it is known whether its status has them. Those that a pod shares are counted once.
     pub fn reserve(&mut self, pod: &PodInfo, claim: &ResourceClaim, allocation: AllocationResult) {
+        if self.in_flight.join(pod, uid(claim)) {
+            return;
+        }
         self.land(uid(claim));
         self.count(&allocation);
-        let in_flight = InFlight { pod: pod.uid.clone(), allocation, is_written: false };
-        self.in_flight.insert(uid(claim).to_owned(), in_flight);
+        self.in_flight.add(pod, uid(claim), allocation);
     }
 
     /// Ends the reservations of a pod that nobody writes.
     pub fn unreserve(&mut self, pod: &PodInfo) {
-        self.end(|one| one.pod == pod.uid && !one.is_written);
+        self.end(pod, false);
     }
 
     /// Hears that the reservations of a pod are being written.
     pub fn are_written(&mut self, pod: &PodInfo) {
-        self.in_flight.values_mut().filter(|one| one.pod == pod.uid).for_each(|one| one.is_written = true);
+        self.in_flight.are_written(&pod.uid);
     }
 
     /// Ends the reservations of a pod: all that could be written was.
     pub fn settle(&mut self, pod: &PodInfo) {
-        self.end(|one| one.pod == pod.uid);
+        self.end(pod, true);
     }
 
-    fn end(&mut self, ends: impl Fn(&InFlight) -> bool) {
-        if self.in_flight.is_empty() {
-            return;
+    fn end(&mut self, pod: &PodInfo, has_written: bool) {
+        for ended in self.in_flight.leave(&pod.uid, has_written) {
+            self.uncount(&ended);
         }
-        let ended: Vec<String> =
-            self.in_flight.iter().filter(|(_, one)| ends(one)).map(|(claim, _)| claim.clone()).collect();
-        ended.iter().for_each(|claim| self.land(claim));
     }
 
     fn land(&mut self, claim: &str) {
-        if let Some(landed) = self.in_flight.remove(claim) {
-            self.uncount(&landed.allocation);
+        if let Some(landed) = self.in_flight.land(claim) {
+            self.uncount(&landed);
         }
     }
 

@@ -26,6 +26,8 @@ pub struct ClaimPlan {
     pub claim: Arc<ResourceClaim>,
     /// The devices that it gets; `None` if it has them.
     pub allocation: Option<AllocationResult>,
+    /// Other pods of the same PodGroup may have been given the same devices, and write them too.
+    pub is_shared: bool,
     /// The claim is made for resources of these containers, and does not exist yet.
     pub made_for: Option<Vec<ContainerExtendedResourceRequest>>,
 }

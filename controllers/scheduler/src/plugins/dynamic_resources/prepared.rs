@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::node_selector;
-use k8s_openapi::api::resource::v1::{DeviceClaim, DeviceRequest, ResourceClaim, ResourceClaimSpec};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceClaim, DeviceRequest, ResourceClaim, ResourceClaimSpec,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::{DynamicResourcesArgs, failed};
@@ -31,6 +33,8 @@ pub(super) struct Prepared<'a> {
     cluster: &'a Cluster,
     /// Those that the pod names.
     claims: Vec<&'a Arc<ResourceClaim>>,
+    /// For each of them, the devices that were found for another pod of the same PodGroup and that are not in its status yet.
+    shared: Vec<Option<&'a AllocationResult>>,
     special: Special<'a>,
     /// Verdicts for claims like these, if devices are all that the pod lacks: none of its claims has any.
     shape: Option<Arc<Shape>>,
@@ -97,6 +101,12 @@ fn check(claim: &ResourceClaim, cluster: &Cluster) -> Result<(), Refusal> {
     requests(claim).iter().find_map(lacking).map_or(Ok(()), Err)
 }
 
+/// Returns `true` if the devices of a claim can be used on a node.
+fn reaches(allocation: &AllocationResult, node: &Node) -> bool {
+    let selector = allocation.node_selector.as_ref();
+    selector.is_none_or(|selector| node_selector::matches(selector, &node.name, &node.labels))
+}
+
 impl<'a> Prepared<'a> {
     /// Prepares the claims of a pod; `None` if it has none.
     ///
@@ -121,14 +131,21 @@ impl<'a> Prepared<'a> {
         if cluster.devices.are_awaited {
             return Err(Refusal::unresolvable("the claims and devices of the cluster are not known yet"));
         }
-        claims
-            .iter()
-            .filter(|claim| allocation(claim).is_none())
-            .try_for_each(|claim| check(claim, cluster))?;
-        let are_open =
-            matches!(special, Special::None) && claims.iter().all(|claim| allocation(claim).is_none());
-        let shape = are_open.then(|| cluster.devices.shape(&claims, cluster.device_classes.version()));
-        Ok(Some(Self { args, pod, cluster, claims, special, shape, last: RefCell::default() }))
+        let shared = claims.iter().map(|claim| cluster.devices.shared(pod, claim)).collect();
+        let last = RefCell::default();
+        let mut prepared = Self { args, pod, cluster, claims, shared, special, shape: None, last };
+        prepared.open().try_for_each(|claim| check(claim, cluster))?;
+        if matches!(prepared.special, Special::None) && prepared.open().count() == prepared.claims.len() {
+            let classes = cluster.device_classes.version();
+            prepared.shape = Some(cluster.devices.shape(&prepared.claims, classes));
+        }
+        Ok(Some(prepared))
+    }
+
+    /// Returns the claims that devices have to be found for.
+    fn open(&self) -> impl Iterator<Item = &'a Arc<ResourceClaim>> {
+        let all = self.claims.iter().zip(&self.shared);
+        all.filter(|(claim, shared)| allocation(claim).is_none() && shared.is_none()).map(|(claim, _)| *claim)
     }
 
     /// Returns the claims that the pod names.
@@ -146,9 +163,7 @@ impl<'a> Prepared<'a> {
 
     /// Returns `true` if a claim is not allocated, or its devices can be used on a node and are not given up.
     pub fn is_available(&self, claim: &ResourceClaim, node: &Node) -> bool {
-        let Some(allocation) = allocation(claim) else { return true };
-        let selector = allocation.node_selector.as_ref();
-        if !selector.is_none_or(|selector| node_selector::matches(selector, &node.name, &node.labels)) {
+        if !allocation(claim).is_none_or(|allocation| reaches(allocation, node)) {
             return false;
         }
         let is_over = || {
@@ -218,8 +233,9 @@ impl<'a> Prepared<'a> {
         if self.claims.is_empty() && made.is_none() {
             return Ok(see(Found { search: None, made: None }));
         }
-        let is_available = self.claims.iter().all(|claim| self.is_available(claim, node));
-        let open = self.claims.iter().filter(|claim| allocation(claim).is_none()).map(|claim| &***claim);
+        let is_available = self.claims.iter().all(|claim| self.is_available(claim, node))
+            && self.shared.iter().flatten().all(|shared| reaches(shared, node));
+        let open = self.open().map(|claim| &**claim);
         let open: Vec<&ResourceClaim> = open.chain(made.as_ref().map(|(claim, _)| claim)).collect();
         let target = Target { name: &node.name, labels: &node.labels };
         let (devices, classes) = (&self.cluster.devices, &self.cluster.device_classes);
@@ -256,8 +272,8 @@ impl<'a> Prepared<'a> {
 
     fn score_of(&self, search: &Search<'_>) -> i64 {
         let (mut score, mut open) = (0, 0);
-        for claim in &self.claims {
-            let served: Vec<String> = match allocation(claim) {
+        for (claim, shared) in self.claims.iter().zip(&self.shared) {
+            let served: Vec<String> = match allocation(claim).or(*shared) {
                 Some(allocation) => {
                     let results =
                         allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
@@ -295,13 +311,18 @@ impl<'a> Prepared<'a> {
         let (results, made) = results.map_err(|error: String| failed(error))?;
         let mut results = results.into_iter();
         let mut plans = Vec::new();
-        for claim in &self.claims {
-            let allocation = if allocation(claim).is_none() { results.next() } else { None };
-            plans.push(ClaimPlan { claim: Arc::clone(claim), allocation, made_for: None });
+        let is_shared = self.cluster.devices.shares(self.pod);
+        for (claim, shared) in self.claims.iter().zip(&self.shared) {
+            let allocation = match (allocation(claim), shared) {
+                (Some(_), _) => None,
+                (None, Some(shared)) => Some((*shared).clone()),
+                (None, None) => results.next(),
+            };
+            plans.push(ClaimPlan { claim: Arc::clone(claim), allocation, is_shared, made_for: None });
         }
         if let Some((claim, served)) = made {
             let (claim, allocation) = (Arc::new(claim), results.next());
-            plans.push(ClaimPlan { claim, allocation, made_for: Some(served.mappings) });
+            plans.push(ClaimPlan { claim, allocation, is_shared: false, made_for: Some(served.mappings) });
         }
         Ok(plans)
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use serde_json::{Value, from_value, json};
 
 use super::*;
+use crate::cluster::groups::Groups;
 use crate::testing;
 
 fn group(namespace: &str, name: &str, policy: Value) -> Arc<PodGroup> {
@@ -28,11 +29,13 @@ fn pod(namespace: &str, name: &str, group: Option<&str>) -> Arc<PodInfo> {
 /// Returns a cluster of one node with the groups `one` of three pods, `two` of four, and `basic`, and with these pods.
 fn cluster(groups: &[Arc<PodGroup>], pods: &[&Arc<PodInfo>]) -> Cluster {
     let mut cluster = testing::cluster(&[testing::node("n", json!({}))], &[]);
-    cluster.groups.are_scheduled = true;
+    cluster.groups = Groups::new(true);
     for group in groups {
         cluster.groups.set_object(&ObjectKey::of(group.as_ref()), Some(Arc::clone(group)));
     }
-    pods.iter().for_each(|pod| cluster.groups.waits(pod));
+    for pod in pods {
+        cluster.groups.waits(pod);
+    }
     cluster
 }
 
@@ -78,6 +81,30 @@ fn added_group_concerns_the_pods_that_name_it() {
 }
 
 #[test]
+fn change_reaches_the_pods_of_its_group_once_the_group_lacks_nothing() {
+    let [p1, p2, p3, ..] = pods();
+    let alone = pod("ns", "alone", None);
+    let basic = pod("ns", "new", Some("basic"));
+    let of_pod = |pod: &Arc<PodInfo>, groups: &[_], pods: &[_]| {
+        let change = Change::Pod(Versions { old: None, new: Some(pod) });
+        GangScheduling.reach(&change, &cluster(groups, pods))
+    };
+    let one = Reach::Group(ObjectKey::new("ns", "one"));
+    assert_eq!(of_pod(&p3, &[], &[&p1, &p2, &p3]), Reach::None, "its group is not there");
+    assert_eq!(of_pod(&p3, &groups(), &[&p1, &p3]), Reach::None, "a pod is missing");
+    assert_eq!(of_pod(&p3, &groups(), &[&p1, &p2, &p3]), one);
+    assert_eq!(of_pod(&basic, &groups(), &[&basic]), Reach::Group(ObjectKey::new("ns", "basic")));
+    assert_eq!(of_pod(&alone, &groups(), &[&p1, &p2, &p3]), Reach::None);
+    let of_group = |pods: &[_]| {
+        let group = gang("one", 3);
+        let change = Change::PodGroup(Versions { old: None, new: Some(&group) });
+        GangScheduling.reach(&change, &cluster(&groups(), pods))
+    };
+    assert_eq!(of_group(&[&p1, &p2]), Reach::None);
+    assert_eq!(of_group(&[&p1, &p2, &p3]), one);
+}
+
+#[test]
 fn pods_without_a_gang_are_not_held_up() {
     for pod in [pod("ns", "alone", None), pod("ns", "basic", Some("basic"))] {
         let mut cluster = cluster(&groups(), &[&pod]);
@@ -104,7 +131,8 @@ fn placed_pod_waits_for_the_rest_of_its_gang_and_has_it_tried() {
     [&p2, &p4, &p5].into_iter().for_each(|pod| cluster.place(pod, &"n".into()));
     let reason = "waiting for minCount pods from a gang to be scheduled".to_owned();
     let answer = Permit::Wait { reason, timeout: limits::GANG_WAIT };
-    let expected = Permission { answer, activates: vec![p3.uid.clone()], ..Permission::default() };
+    let activates_group = Some(ObjectKey::new("ns", "one"));
+    let expected = Permission { answer, activates_group, ..Permission::default() };
     assert_eq!(permit(&mut cluster, &p1), expected);
 }
 
@@ -113,8 +141,9 @@ fn last_pod_of_a_gang_allows_all_of_it_but_no_other() {
     let [p1, p2, p3, p4, p5] = pods();
     let mut cluster = cluster(&groups(), &[&p1, &p2, &p3, &p4, &p5]);
     [&p2, &p3, &p4, &p5].into_iter().for_each(|pod| cluster.place(pod, &"n".into()));
-    let allows = vec![p1.uid.clone(), p2.uid.clone(), p3.uid.clone()];
-    assert_eq!(permit(&mut cluster, &p1), Permission { allows, ..Permission::default() });
+    let allows_group = Some(ObjectKey::new("ns", "one"));
+    let expected = Permission { allows_group, ..Permission::default() };
+    assert_eq!(permit(&mut cluster, &p1), expected);
     // So it is for those that are tried together, whose places are counted in the same way.
     let bound = testing::pod(
         "p2",
@@ -122,12 +151,7 @@ fn last_pod_of_a_gang_allows_all_of_it_but_no_other() {
         "spec": {"schedulingGroup": {"podGroupName": "one"}, "nodeName": "n"}}),
     );
     cluster.place(&bound, &"n".into());
-    let allows = vec![p1.uid.clone(), p3.uid.clone()];
-    assert_eq!(
-        permit(&mut cluster, &p1),
-        Permission { allows, ..Permission::default() },
-        "a bound pod counts"
-    );
+    assert_eq!(permit(&mut cluster, &p1), expected, "a bound pod counts");
 }
 
 #[test]

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, from_value, json};
 
 use super::*;
-use crate::framework::{Code, Hint, Plugin, Refusal, Sampling};
+use crate::cluster::groups::group_of;
+use crate::framework::{Code, Hint, Plugin, Reach, Refusal, Sampling};
 use crate::pod::PodInfo;
 
 const NODE_ADD: Event = Event::new(Resource::Node, Actions::ADD);
@@ -27,6 +28,9 @@ const CSI_NODE_UPDATE: Event = Event::new(Resource::CsiNode, Actions::UPDATE);
 const ASSIGNED_ADD: Event = Event::new(Resource::AssignedPod, Actions::ADD);
 const ASSIGNED_DELETE: Event = Event::new(Resource::AssignedPod, Actions::DELETE);
 const OWN_UPDATE: Event = Event::new(Resource::UnscheduledPod, Actions::UPDATE);
+
+/// The plugin for which pods matter to those of their own group alone.
+const BY_GROUP: &str = "ByGroup";
 
 /// A plugin with scripted answers.
 struct Fake {
@@ -52,6 +56,15 @@ impl Plugin for Fake {
 
     fn events(&self) -> Vec<Event> {
         self.events.clone()
+    }
+
+    fn reach(&self, change: &Change<'_>, _: &Cluster) -> Reach {
+        match change {
+            Change::Pod(Versions { new: Some(pod), .. }) if self.name == BY_GROUP => {
+                group_of(pod).map_or(Reach::None, Reach::Group)
+            }
+            _ => Reach::All,
+        }
     }
 
     fn hint(&self, _: &PodInfo, _: &Change<'_>, _: &Cluster) -> Hint {

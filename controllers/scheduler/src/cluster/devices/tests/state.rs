@@ -43,6 +43,50 @@ fn devices_in_flight_are_in_use_until_their_claim_has_them_or_nobody_writes_them
 }
 
 #[test]
+fn pods_of_a_group_share_devices_in_flight_within_one_turn() {
+    let member = |name: &str, group: &str| pod_of(name, json!({"schedulingGroup": {"podGroupName": group}}));
+    let (a, b, foreign, alone) =
+        (member("a", "g"), member("b", "g"), member("c", "h"), pod_of("d", json!({})));
+    let mut devices = devices(&[slice("s", "n", json!([{"name": "a"}]))], &[]);
+    let (open, early) = (object(claim("x", json!([request("r", 1)]))), object(claim("z", json!([]))));
+    let allocation = allocate(&devices, &[json!(open.as_ref())]).unwrap().unwrap().remove(0);
+    devices.reserve(&a, &early, Default::default());
+    let group = ObjectKey::new(a.namespace(), "g");
+    devices.begin_turn(group.clone());
+    assert!(devices.shares(&a) && !devices.shares(&foreign) && !devices.shares(&alone));
+    assert!(
+        devices.shared(&b, &open).is_none() && devices.shared(&b, &early).is_none(),
+        "of an earlier turn"
+    );
+    devices.reserve(&a, &open, allocation.clone());
+    assert_eq!(devices.shared(&b, &open), Some(&allocation));
+    assert!(devices.shared(&foreign, &open).is_none() && devices.shared(&alone, &open).is_none());
+    devices.reserve(&b, &open, allocation.clone());
+    devices.end_turn();
+    assert!(devices.shared(&b, &open).is_none() && devices.is_in_flight(&open));
+    devices.unreserve(&a);
+    assert!(!devices.is_in_flight(&early) && devices.is_in_flight(&open) && !free(&devices), "b has it");
+    devices.are_written(&b);
+    devices.unreserve(&b);
+    assert!(!free(&devices), "a write is under way");
+    devices.settle(&b);
+    assert!(!devices.is_in_flight(&open) && free(&devices));
+    // The next turn finds devices anew.
+    devices.begin_turn(group);
+    devices.reserve(&b, &open, allocation.clone());
+    devices.reserve(&a, &open, allocation.clone());
+    let status = json!({"status": {"allocation": allocation}});
+    let given = object(with(json!(open.as_ref()), status));
+    devices.set_claim(&ObjectKey::of(open.as_ref()), Some(given));
+    assert!(devices.shared(&a, &open).is_none() && !devices.is_in_flight(&open), "the claim has them");
+    devices.settle(&a);
+    devices.settle(&b);
+    assert!(!free(&devices));
+    devices.set_claim(&ObjectKey::of(open.as_ref()), None);
+    assert!(free(&devices), "they were counted once");
+}
+
+#[test]
 fn devices_are_free_when_their_claim_is_gone() {
     let mut devices = devices(&[slice("s", "n", json!([{"name": "a"}]))], &[used("a")]);
     assert!(!free(&devices));

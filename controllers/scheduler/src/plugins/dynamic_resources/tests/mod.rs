@@ -3,6 +3,7 @@
 
 mod scores;
 mod searches;
+mod sharing;
 mod wakes;
 
 use std::sync::Arc;

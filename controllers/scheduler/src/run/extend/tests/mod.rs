@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cluster::Cluster;
+use crate::cluster::groups::Groups;
 use crate::config::{Configuration, Gates};
 use crate::extenders::Extenders;
 use crate::extenders::tests::{Api, Reply, Server};
@@ -68,6 +69,7 @@ impl World {
             desk: Desk::for_tests(extenders, api.objects()),
             profiles,
             cluster: Cluster::default(),
+            turn: None,
             views: Views::default(),
             start: 0,
             binding: Default::default(),
@@ -80,7 +82,7 @@ impl World {
             recorders: Default::default(),
             updates,
         };
-        scheduler.cluster.groups.are_scheduled = gates.generic_workload;
+        scheduler.cluster.groups = Groups::new(gates.generic_workload);
         for name in nodes {
             scheduler.apply(Update::Node(sized(name, json!({"cpu": "8"}))));
         }

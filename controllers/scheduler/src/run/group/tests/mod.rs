@@ -1,7 +1,10 @@
 //! The attempts of groups with the whole scheduler and an API in memory: gathering their pods, the name of their scheduler, pods
 //! that take no part any more, and what is written in the end.
 
+mod chaos;
+mod crowds;
 mod ends;
+mod sharing;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,6 @@ use crate::cluster::Cluster;
 use crate::config::{Gates, default_profile_with};
 use crate::framework::{Code, Permission, Permit, Plugin, PreFilter, Profile, Refusal};
 use crate::plugins::{DefaultPreemption, GangScheduling, NodeResourcesFit, profile};
-use crate::queue::QueueConfig;
 
 const ON: Gates = Gates { generic_workload: true, gang_scheduling: true, async_api_calls: false };
 const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/ns/podgroups";
@@ -65,8 +67,7 @@ impl World {
             add_node(&api, &format!("n{index}"), json!({"cpu": cores.to_string()})).await;
         }
         let line = Line::new(&api, vec![]);
-        let queue = QueueConfig { has_groups: gates.generic_workload, ..QueueConfig::default() };
-        let config = Config { profiles: profiles.into(), gates, queue, ..Config::default() };
+        let config = Config { profiles: profiles.into(), gates, ..Config::default() };
         let life = Life::begin(line.client(), ambient(), config);
         Self { api, line, _life: life }
     }
