@@ -33,4 +33,6 @@ pub use pace::paced;
 pub use readable::Readable;
 pub use refusal::{is_namespace_terminating, message};
 pub use servers::Servers;
-pub use transport::{ConnectError, HttpBody, authority, client, connect, connect_to, in_process, user_agent};
+pub use transport::{
+    ConnectError, HttpBody, authority, client, connect, connect_counted, connect_to, in_process, user_agent,
+};

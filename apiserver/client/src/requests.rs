@@ -1,7 +1,6 @@
 //! Counts of the requests of a client, and the times that they take.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,8 +12,6 @@ use tokio::time::Instant;
 use tower::Service;
 
 use crate::around::around;
-use crate::transport;
-use crate::transport::ConnectError;
 
 /// Upper bounds of the buckets of times in seconds, as in client-go.
 const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -68,16 +65,6 @@ impl Requests {
             });
             async move { Ok(Counted { inner: send, requests }.call(request).await?) }
         })
-    }
-
-    /// Creates a client like [`connect`](crate::connect) whose requests are counted. It costs less than one around another,
-    /// which hands each request from one task to the next.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the kubeconfig cannot be used.
-    pub async fn connect(&self, kubeconfig: &Path, component: &str) -> Result<Client, ConnectError> {
-        transport::connect_counted(kubeconfig, component, Some(self.clone())).await
     }
 
     /// Returns the counts by method.

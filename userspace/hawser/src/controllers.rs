@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use apiserver_auth::authentication::tokens::SecretTokens;
 use apiserver_client::requests::Requests;
-use apiserver_client::{Accounts, Informers, authority};
+use apiserver_client::{Accounts, Informers, authority, connect_counted};
 use apiserver_meta::ambient::Ambient;
 use controllers_manager::{Authority, Config, Document, DocumentError, Metrics, Signing, TokenIssuer};
 use controllers_runtime::Lane;
@@ -40,7 +40,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let LoadBalancers { load_balancer_ranges, load_balancer_classless } = load_balancers;
     let stop = shutdown::on_signal()?;
     let requests = Requests::new(&server(kubeconfig).unwrap_or_default());
-    let client = requests.connect(kubeconfig, MANAGER).await?;
+    let client = connect_counted(kubeconfig, MANAGER, &requests).await?;
     let metrics = Metrics::default();
     let election = config.leader_election.clone();
     let shown = election.as_ref().map(|election| Election {
@@ -61,7 +61,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let leader_election = match election {
         // Connections of its own: nothing that the controllers send delays a renewal.
         Some(mut election) => {
-            election.lane = Lane(Some(requests.connect(kubeconfig, MANAGER).await?));
+            election.lane = Lane(Some(connect_counted(kubeconfig, MANAGER, &requests).await?));
             Some(election)
         }
         None => None,

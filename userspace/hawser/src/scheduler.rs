@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use apiserver_client::Informers;
 use apiserver_client::requests::Requests;
+use apiserver_client::{Informers, connect_counted};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Lane, LeaderElection};
 use controllers_scheduler::Config;
@@ -49,7 +49,7 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let kubeconfig = Path::new(&kubeconfig);
     let stop = shutdown::on_signal()?;
     let requests = Requests::new(&server(kubeconfig).unwrap_or_default());
-    let client = requests.connect(kubeconfig, SCHEDULER).await?;
+    let client = connect_counted(kubeconfig, SCHEDULER, &requests).await?;
     let shown = config.leader_election.as_ref().map(|election| Election {
         lease: election.name.clone(),
         duration: election.lease_duration,
@@ -60,7 +60,7 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     probes.answer(secure_port, pages.for_users_of(client.clone()), &stop).await?;
     if let Some(election) = &mut config.leader_election {
         // Connections of its own: nothing that the scheduler sends delays a renewal.
-        election.lane = Lane(Some(requests.connect(kubeconfig, SCHEDULER).await?));
+        election.lane = Lane(Some(connect_counted(kubeconfig, SCHEDULER, &requests).await?));
     }
     let informers = Informers::new(client, ambient.clone(), stop.clone());
     // On a thread of the runtime: the loop and the tasks that read and write for it wake each other for each pod, and the

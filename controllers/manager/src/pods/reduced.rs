@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::{
 
 use super::secrets;
 
-/// What is cleared of all elements, which need not be decoded. Cleared it is nevertheless: JSON is decoded whole.
+/// The fields that are cleared of all elements, which need not be decoded. They are cleared nevertheless: JSON is decoded
+/// whole.
 pub(super) static UNREAD: LazyLock<Unread> = LazyLock::new(|| {
     let container = &[
         "args",
