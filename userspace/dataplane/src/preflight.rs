@@ -23,7 +23,8 @@ pub enum Missing {
     #[error("kernel {found} lacks {feature}; boot Linux {KERNEL} or later")]
     Kernel { found: String, feature: &'static str },
     #[error(
-        "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`"
+        "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`, or use \
+         `nsenter --net=...` in place of `ip netns exec`, which hides the mounts below /sys"
     )]
     NoCgroup2,
     #[error(

@@ -70,7 +70,14 @@ pub struct Serving {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub enable_bootstrap_token_auth: bool,
     /// Comma-separated authorizers, asked in this order: AlwaysAllow, AlwaysDeny, Node, RBAC
-    #[arg(long, value_name = "MODES", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
+    /// [default: Node,RBAC]
+    #[arg(
+        long,
+        value_name = "MODES",
+        value_delimiter = ',',
+        default_values_t = Mode::DEFAULT,
+        hide_default_value = true
+    )]
     pub authorization_mode: Vec<Mode>,
 }
 

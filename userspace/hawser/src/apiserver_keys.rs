@@ -22,6 +22,7 @@ pub struct Keys {
     /// authority unless given
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
+    /// Private key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     /// RSA or P-256 keys, public or private, PEM, that verify ServiceAccount tokens, besides the signing key;

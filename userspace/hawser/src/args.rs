@@ -312,6 +312,7 @@ pub struct Kubelet {
     /// Serving certificate of the node server; self-signed unless given
     #[arg(long, requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
+    /// Private key of that certificate, PEM
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     /// Credentials of a user that may list all Nodes, such as those of `hawser proxy`, for the ways to pods of

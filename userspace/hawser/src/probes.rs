@@ -38,6 +38,7 @@ pub struct Probes {
     /// Serving certificate for probes, PEM; self-signed unless given
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
+    /// Private key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 }

@@ -48,6 +48,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         sets: context.replica_sets.clone(),
         pods: context.pods.clone(),
         sizes: Ledger::certain(),
+        written: Ledger::default(),
     };
     context.start(tasks, queue, controller, async move {
         deployments.synced().await;
@@ -96,6 +97,8 @@ struct Deployments {
     pods: Pods,
     /// Writes to the ReplicaSets of each Deployment: no new size is chosen before the cache shows the others.
     sizes: Ledger<ObjectKey>,
+    /// Writes to the Deployments: a status that is compared with an older one than the last would leave parts of the last.
+    written: Ledger<ObjectKey>,
 }
 
 impl Reconcile for Deployments {
@@ -104,13 +107,16 @@ impl Reconcile for Deployments {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(deployment) = self.deployments.get(key) else {
             self.sizes.forget(key);
+            self.written.forget(key);
             return Ok(Outcome::Done);
         };
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
         meta::check_selector(deployment.as_ref(), &spec.selector)?;
         // Before the sets are listed: what has been seen by now is in the list. What arrives triggers the next
         // reconciliation.
-        if !self.sizes.is_shown(key, self.sets.cache()) {
+        let shown =
+            self.sizes.is_shown(key, self.sets.cache()) && self.written.is_shown(key, &self.deployments);
+        if !shown {
             return Ok(Outcome::After(UNSEEN_WRITE));
         }
         let candidates = self.sets.concerned(&key.namespace, uid(&deployment.metadata), &spec.selector);
@@ -203,20 +209,31 @@ impl Deployments {
                 // Written through the status subresource, because it would otherwise increment the
                 // generation.
                 let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-                patched.attempt(|| format!("record the revision of deployment {name}")).map(drop)
+                let patched = patched.attempt(|| format!("record the revision of deployment {name}"))?;
+                self.written.wrote(key, &patched);
+                Ok(())
             }
-            Action::Status(status) => self.write_status(deployment, *status).await,
+            Action::Status(status) => self.write_status(key, deployment, *status).await,
         }
     }
 
-    async fn write_status(&self, deployment: &Deployment, status: DeploymentStatus) -> Result<()> {
+    async fn write_status(
+        &self,
+        key: &ObjectKey,
+        deployment: &Deployment,
+        status: DeploymentStatus,
+    ) -> Result<()> {
         // Noting the revision may have changed the resource version. Only this controller writes the status,
-        // with one worker per object, so the write need not be conditional.
+        // with one worker per object and once the cache shows what it wrote before, so the write need not be
+        // conditional.
         let mut old = deployment.clone();
         old.metadata.resource_version = None;
         let mut new = old.clone();
         new.status = Some(status);
-        patch::update_status(&self.api(deployment), &old, &new).await.map(drop)
+        if let Some(written) = patch::write_status(&self.api(deployment), &old, &new).await? {
+            self.written.wrote(key, &written);
+        }
+        Ok(())
     }
 
     async fn create(&self, key: &ObjectKey, deployment: &Deployment, set: &ReplicaSet) -> Result<()> {
@@ -233,7 +250,7 @@ impl Deployments {
             Err(error) => error,
         };
         if !error.is_already_exists() {
-            self.report_refusal(deployment, set_name, &error).await;
+            self.report_refusal(key, deployment, set_name, &error).await;
             return Err(error);
         }
         let Some(live) = api.get_opt(set_name).await.attempt(|| format!("get replica set {set_name}"))?
@@ -252,18 +269,18 @@ impl Deployments {
         }
         let mut status = deployment.status.clone().unwrap_or_default();
         status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
-        self.write_status(deployment, status).await?;
+        self.write_status(key, deployment, status).await?;
         Err(error)
     }
 
     /// Reports that the API has refused a ReplicaSet.
-    async fn report_refusal(&self, deployment: &Deployment, set: &str, error: &Error) {
+    async fn report_refusal(&self, key: &ObjectKey, deployment: &Deployment, set: &str, error: &Error) {
         let message = format!("Failed to create new replica set {set:?}: {}", error.api_message());
         if status::has_progress_deadline(deployment) {
             let mut status = deployment.status.clone().unwrap_or_default();
             status::create_failed(&mut status, message.clone(), Time(self.ambient.now()));
             // The refusal is the greater problem.
-            let _ = self.write_status(deployment, status).await;
+            let _ = self.write_status(key, deployment, status).await;
         }
         self.recorder.warning(reference(deployment), "ReplicaSetCreateError", message);
     }
