@@ -30,7 +30,13 @@ fn defines(kubectl: &Kubectl) {
     let definition = kubectl.file("crd.json", &widgets());
     let said = kubectl.run(&format!("apply -f {definition}"));
     assert_eq!(said.trim(), "customresourcedefinition.apiextensions.k8s.io/widgets.example.com created");
-    kubectl.run("wait --for=condition=Established --timeout=20s crd/widgets.example.com");
+    // kubectl fails while there are no conditions: they are `null` then, as in Kubernetes.
+    let wait = ["wait", "--for=condition=Established", "--timeout=20s", "crd/widgets.example.com"];
+    let mut answers = (0..600).map(|_| kubectl.try_run(&wait));
+    let ends = |answer: &Result<String, String>| {
+        answer.as_ref().map_or_else(|error| !error.contains("accessor error"), |_| true)
+    };
+    answers.find(ends).expect("conditions in time").unwrap();
     let said = kubectl.run(&format!("apply -f {definition}"));
     assert!(said.trim().ends_with("unchanged"), "{said}");
     let explained = kubectl.run("explain widgets.spec.color");

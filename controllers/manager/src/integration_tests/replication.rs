@@ -1,4 +1,6 @@
-//! ReplicationControllers.
+//! ReplicationControllers, and the statuses of Deployments.
+
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use kube::api::{Api, Patch, PatchParams};
@@ -40,4 +42,27 @@ async fn a_replication_controller_keeps_adopts_and_releases_pods() {
     controllers.patch("web", &PatchParams::default(), &none).await.unwrap();
     cluster.pass(2).await;
     assert_eq!(cluster.names("pods"), ["orphan"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_of_a_deployment_is_not_written_again_before_the_last_one_is_seen() {
+    let cluster = Cluster::start().await;
+    cluster.deploy(3).await;
+    cluster.pass(2).await;
+    cluster.run_pods("n1").await;
+    cluster.pass(30).await;
+    let ready = || cluster.api.all("deployments")[0]["status"]["readyReplicas"].as_i64().unwrap_or_default();
+    assert_eq!(ready(), 3);
+    cluster.api.set_lag("deployments", Duration::from_secs(60));
+    let before = cluster.api.history("deployments").len();
+    let unready =
+        |pod: &mut Value| pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+    for (name, shown) in cluster.names("pods").iter().zip([2, 2]) {
+        cluster.api.change("pods", name, unready);
+        cluster.pass(10).await;
+        assert_eq!(ready(), shown, "after {name}");
+    }
+    assert_eq!(cluster.api.history("deployments").len(), before + 1);
+    cluster.pass(120).await;
+    assert_eq!(ready(), 1);
 }

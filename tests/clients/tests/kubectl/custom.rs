@@ -11,7 +11,16 @@ fn define(kubectl: &Kubectl<'_>, schema: &Value) {
             "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
     kubectl.feed("create -f -", &definition.to_string());
-    kubectl.run("wait --for=condition=Established --timeout=60s crd/foos.kubectl.example.com");
+    // kubectl fails while there are no conditions: they are `null` then, as in Kubernetes.
+    let mut attempts = (0..600).map(|_| {
+        kubectl.attempt("wait --for=condition=Established --timeout=60s crd/foos.kubectl.example.com", "")
+    });
+    let ended = attempts.find(|outcome| outcome.success || !outcome.stderr.contains("accessor error"));
+    assert!(
+        ended.as_ref().is_some_and(|outcome| outcome.success),
+        "{:?}",
+        ended.map(|outcome| outcome.stderr)
+    );
 }
 
 fn foo(fields: &Value) -> String {

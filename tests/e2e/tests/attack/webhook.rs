@@ -29,7 +29,10 @@ fn a_hostile_webhook_changes_only_what_it_converts() -> Result<()> {
     let authority = std::fs::read(lab.data_dir().join("pki/ca.crt")).context("cannot read ca.crt")?;
     let bundle = base64(&authority)?;
     apply(&cluster, "crd.yaml", &definition(&bundle))?;
-    cluster.kubectl("wait crd/things.example.org --for=condition=Established --timeout=60s")?;
+    // kubectl fails while there are no conditions: they are `null` then, as in Kubernetes.
+    eventually("the definition to be established", || {
+        cluster.kubectl("wait crd/things.example.org --for=condition=Established --timeout=60s").map(Some)
+    })?;
     let thing =
         "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one, namespace: default}\nspec: {a: 1}\n";
     // The definition may be served a moment later than it claims.

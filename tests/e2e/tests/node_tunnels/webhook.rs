@@ -48,9 +48,9 @@ pub fn start(nodes: &Nodes<'_>, node: &Node) -> Result<()> {
     nodes.kubectl(&["wait", "--for=condition=Ready", "pod/hooks", "--timeout=120s"])?;
     let encoded = output(Command::new("base64").arg("-w0").arg(nodes.bed.dir().join("hooks.crt")))?;
     apply(nodes, &definition(&encoded))?;
-    nodes
-        .kubectl(&["wait", "--for=condition=Established", "crd/roads.example.com", "--timeout=60s"])
-        .map(drop)
+    // kubectl fails while there are no conditions: they are `null` then, as in Kubernetes.
+    let wait = ["wait", "--for=condition=Established", "crd/roads.example.com", "--timeout=60s"];
+    eventually("the definition to be established", || nodes.kubectl(&wait).map(Some)).map(drop)
 }
 
 /// Checks that a Road is converted when it is written and when it is read.
