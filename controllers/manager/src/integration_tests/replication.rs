@@ -55,14 +55,16 @@ async fn status_of_a_deployment_is_not_written_again_before_the_last_one_is_seen
     assert_eq!(ready(), 3);
     cluster.api.set_lag("deployments", Duration::from_secs(60));
     let before = cluster.api.history("deployments").len();
-    let unready =
-        |pod: &mut Value| pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "ns");
+    let unready = Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
     for (name, shown) in cluster.names("pods").iter().zip([2, 2]) {
-        cluster.api.change("pods", name, unready);
+        pods.patch_status(name, &PatchParams::default(), &unready).await.unwrap();
         cluster.pass(10).await;
         assert_eq!(ready(), shown, "after {name}");
     }
     assert_eq!(cluster.api.history("deployments").len(), before + 1);
     cluster.pass(120).await;
-    assert_eq!(ready(), 1);
+    let of_the_set =
+        cluster.api.all("replicasets")[0]["status"]["readyReplicas"].as_i64().unwrap_or_default();
+    assert_eq!(ready(), of_the_set);
 }
