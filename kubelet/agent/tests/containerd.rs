@@ -323,9 +323,9 @@ async fn survive_containerd(bench: &Bench, containerd: &Containerd, pod: &Value)
         let mut answered = false;
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if fs::read_to_string(bench.containerd.state.join("containerd.pid")).unwrap() != pid
-                && runtime.version().await.is_ok()
-            {
+            // The file is missing for a moment, between two processes.
+            let now = fs::read_to_string(bench.containerd.state.join("containerd.pid"));
+            if now.is_ok_and(|now| now != pid) && runtime.version().await.is_ok() {
                 answered = true;
                 break;
             }
