@@ -85,6 +85,12 @@ fn members_that_come_twice_count_once_and_others_not_at_all() {
             r#"{"emptyDir":{"medium":"a"},"name":"v","emptyDir":{"medium":"b"},"hostPath":{"path":"/"}}"#,
             r#"{"name":"v","hostPath":{"path":"/"},"emptyDir":{"medium":"b"}}"#,
         ),
+        (
+            volume,
+            r#"{"":{"hostPath":{"path":"/"}},"name":"v","emptyDir":{}}"#,
+            r#"{"name":"v","emptyDir":{}}"#,
+        ),
+        (volume, r#"{"":null,"emptyDir":{},"name":"v"}"#, r#"{"name":"v","emptyDir":{}}"#),
     ] {
         let same: Value = serde_json::from_str(same).unwrap();
         assert_eq!(encode_text(message, text).unwrap(), encode(message, &same).unwrap(), "{text}");
@@ -97,6 +103,7 @@ fn texts_that_do_not_fit_are_refused_with_their_field() {
     for (text, message, field) in [
         ("[]", "core/v1.Pod", ""),
         ("{", "core/v1.Pod", ""),
+        ("{} {}", "core/v1.Pod", ""),
         (r#"{"spec":[]}"#, "core/v1.Pod", "spec"),
         (r#"{"spec":{"nodeName":{"a":1}}}"#, "core/v1.PodSpec", "nodeName"),
         (r#"{"metadata":{"labels":["a"]}}"#, "meta/v1.ObjectMeta", "labels"),

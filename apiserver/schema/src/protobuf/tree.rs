@@ -45,18 +45,21 @@ pub(super) enum Node<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Reads JSON text, which must be an object.
+    /// Reads JSON text, which must be an object and nothing behind it.
     pub fn parse(message: Message, text: &'a str) -> Result<Self, Unencodable> {
-        Self::read(message, &mut serde_json::Deserializer::from_str(text))
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let object = Root(message).deserialize(&mut deserializer);
+        let object = object.and_then(|object| deserializer.end().map(|()| object));
+        object.map_err(|_| Self::misfit(message))
     }
 
     /// Reads a decoded value, which must be an object.
     pub fn of(message: Message, value: &'a Value) -> Result<Self, Unencodable> {
-        Self::read(message, value)
+        Root(message).deserialize(value).map_err(|_| Self::misfit(message))
     }
 
-    fn read(message: Message, from: impl Deserializer<'a>) -> Result<Self, Unencodable> {
-        Root(message).deserialize(from).map_err(|_| Unencodable::Type { message: message.name(), field: "" })
+    fn misfit(message: Message) -> Unencodable {
+        Unencodable::Type { message: message.name(), field: "" }
     }
 
     /// Sets `metadata.resourceVersion`; an object without metadata stays unchanged.
@@ -81,6 +84,10 @@ impl<'a> Object<'a> {
 
 /// The field of that name with its place, sought from `near` on: members come nearly in the order of the fields.
 fn position(message: Message, name: &str, near: usize) -> Option<(u8, &'static Field)> {
+    // Inlined messages have no name in JSON, and no member stands for one.
+    if name.is_empty() {
+        return None;
+    }
     let fields = message.fields();
     let (before, behind) = fields.split_at(near.min(fields.len()));
     let is_it = |field: &Field| field.name() == name;
