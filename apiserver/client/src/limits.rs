@@ -23,8 +23,8 @@ pub const EVENT_SERIES_REMEMBERED: usize = 1024;
 pub const EVENT_SERIES_SILENCE: Duration = Duration::from_secs(6 * 60);
 /// Interval between writes of series that go on, so that the API server does not delete their objects.
 pub const EVENT_SERIES_REFRESH: Duration = Duration::from_secs(30 * 60);
-/// Events of `events.k8s.io` that wait to be written, some 700 bytes each and at most 2 KiB; more are dropped. Half of them may wait while
-/// their component is busy with other requests.
+/// Events of `events.k8s.io` that wait to be written, some 700 bytes each and at most 2 KiB; more are dropped. Half of them may
+/// wait while their component is busy with other requests.
 pub const EVENT_SERIES_QUEUE: usize = 16_384;
 /// Longest wait of these while their component is busy, after which they are written one at a time, and interval between
 /// looks for the end of its work.

@@ -1,12 +1,13 @@
 //! Counts of the requests of a client, and the times that they take.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use tokio::time::Instant;
 use tower::Service;
@@ -58,12 +59,8 @@ impl Requests {
     pub fn around(&self, client: Client) -> Client {
         let requests = self.clone();
         around(client, move |inner, request| {
-            let requests = requests.clone();
-            let send = tower::service_fn(move |request| {
-                let inner = inner.clone();
-                async move { inner.send(request).await }
-            });
-            async move { Ok(Counted { inner: send, requests }.call(request).await?) }
+            let (requests, method) = (requests.clone(), request.method().clone());
+            async move { Ok(requests.count(method, inner.send(request)).await?) }
         })
     }
 
@@ -84,6 +81,19 @@ impl Requests {
             }
         };
         self.lock().iter().map(of).collect()
+    }
+
+    /// Waits for the answer to a request, and counts both.
+    async fn count<B, E>(
+        self,
+        method: Method,
+        answer: impl Future<Output = Result<Response<B>, E>>,
+    ) -> Result<Response<B>, E> {
+        let sent = Instant::now();
+        let answer = answer.await;
+        let code = answer.as_ref().map(Response::status);
+        self.note(method.as_str(), code.as_ref().map_or(NO_ANSWER, StatusCode::as_str), sent.elapsed());
+        answer
     }
 
     fn note(&self, method: &str, code: &str, time: Duration) {
@@ -119,7 +129,8 @@ pub(crate) struct Counted<S> {
 
 impl<S, B, R> Service<Request<B>> for Counted<S>
 where
-    S: Service<Request<B>, Response = Response<R>, Future: Send + 'static>,
+    S: Service<Request<B>, Response = Response<R>, Error: Send + 'static, Future: Send + 'static>,
+    R: Send + 'static,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -130,18 +141,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (method, sent, requests) = (request.method().clone(), Instant::now(), self.requests.clone());
-        let answer = self.inner.call(request);
-        Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().map(|answer| answer.status());
-            requests.note(
-                method.as_str(),
-                code.as_ref().map_or(NO_ANSWER, StatusCode::as_str),
-                sent.elapsed(),
-            );
-            answer
-        })
+        let method = request.method().clone();
+        Box::pin(self.requests.clone().count(method, self.inner.call(request)))
     }
 }
 
