@@ -31,7 +31,7 @@ impl Gates {
     /// Fails if a gate has no value, or one that is none, or needs another one that is off.
     pub fn parse(text: &str) -> Result<(Self, Vec<String>), GatesError> {
         let (mut gates, mut others, mut alpha) = ((None, None), Vec::new(), None);
-        // Of all gates that are named here, this one alone is beta.
+        // The only beta gate that switches something; the others are alpha.
         let (mut async_api_calls, mut beta) = (None, None);
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
             let (name, value) = one.split_once('=').ok_or_else(|| GatesError::NoValue(one.to_owned()))?;

@@ -39,7 +39,9 @@ pub fn choose(
     let view = views.refresh(profile, &pod.spec, cluster);
     let scored = Scored::of(profile, view, (pod, cluster, feasible), meter);
     if scored.are_sums() {
-        return view.best(&feasible.nodes, random);
+        let chosen = view.best(&feasible.nodes, random);
+        views.recycle(totals);
+        return chosen;
     }
     let totals = scored.totals(view, feasible.list(), totals);
     let chosen = best(feasible.list(), &totals, random);
@@ -72,6 +74,7 @@ impl Scored {
             }
             let scoring = || scores_of(profile, index, column.as_ref(), (pod, cluster, feasible));
             let status = |scores: &Option<Scores>| scores.as_ref().map_or(Status::Skip, |_| Status::Success);
+            // The time of a plugin is that for one node; without plugins to time nobody needs the list.
             let nodes = if with_sums { 1 } else { feasible.list().len() };
             let Some(scores) = meter.time((Stage::Score, index), nodes, scoring, status) else { continue };
             meter.evaluated(Stage::Score, index);
